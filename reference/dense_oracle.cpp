@@ -162,6 +162,13 @@ int64_t count_units(const Scenario& scenario, const Parts& parts, std::span<cons
   return std::ssize(parts) * scenario.attention.kv_heads * std::ssize(sides);
 }
 
+/// Visible pairs of all units.
+double total_pairs(const Scenario& scenario, const Parts& parts, std::span<const Side> sides) {
+  double pairs = 0;
+  for (const SequencePart& part : parts) pairs += pairs_of_rows(part, 0, part.num_queries());
+  return pairs * scenario.attention.heads * static_cast<double>(sides.size());
+}
+
 /// Computes the answers of all sides, which are initialised. Returns an error if cancelled.
 std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs,
                                const Parts& parts, std::span<Side> sides, RunWatch& watch) {
@@ -205,7 +212,7 @@ std::optional<Error> run_whole(const Scenario& scenario, const RunInputs& inputs
       });
   for (Side& side : sides)
     start_answer(scenario, inputs.slots.tokens, inputs.slots.kv_tokens, side);
-  RunWatch watch(control, count_units(scenario, parts, sides));
+  RunWatch watch(control, count_units(scenario, parts, sides), total_pairs(scenario, parts, sides));
   return run_sides(scenario, inputs, parts, sides, watch);
 }
 
@@ -281,8 +288,11 @@ Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, co
                      return has_keys ? choose_part(scenario, mask, slot, {.keys = &rows.key_tokens})
                                      : SequencePart{};
                    });
-  RunWatch watch(control, count_units(scenario, of_queries.parts, of_queries.sides) +
-                              count_units(scenario, of_keys.parts, of_keys.sides));
+  RunWatch watch(control,
+                 count_units(scenario, of_queries.parts, of_queries.sides) +
+                     count_units(scenario, of_keys.parts, of_keys.sides),
+                 total_pairs(scenario, of_queries.parts, of_queries.sides) +
+                     total_pairs(scenario, of_keys.parts, of_keys.sides));
   for (SampledSides* sampled : {&of_queries, &of_keys}) {
     if (auto error = run_sides(scenario, inputs, sampled->parts, sampled->sides, watch))
       return *std::move(error);
@@ -321,7 +331,8 @@ Result<Answer> shares_of_queries(const Scenario& scenario, const RunInputs& inpu
       });
   Side side{.half = Half::exact, .wanted = {.queries = false, .keys = true, .given = &given}};
   start_answer(scenario, 0, std::ssize(pairs.key_tokens), side);
-  RunWatch watch(control, count_units(scenario, parts, {&side, 1}));
+  RunWatch watch(control, count_units(scenario, parts, {&side, 1}),
+                 total_pairs(scenario, parts, {&side, 1}));
   if (auto error = run_sides(scenario, inputs, parts, {&side, 1}, watch)) return *std::move(error);
   return std::move(side.answer);
 }

@@ -212,6 +212,22 @@ void run_exact_backward(const ExactHead& head, ExactBlock& block, KeyGradients& 
   add_squares(lengths, queries.rowwise().squaredNorm(), range, gradients.dk_squares);
 }
 
+void run_exact_block(const ExactHead& head, ExactBlock& block, KeyGradients& gradients,
+                     HeadSums& sums, Answer& answer, TermLengths& terms) {
+  // Rows that see nothing keep the answer's initial values.
+  if (block.range.keys() == 0) return;
+  compute_exact_logits(head, block);
+  if (head.group.wanted.given != nullptr) {
+    take_given_softmax(head, block);
+  } else {
+    compute_softmax(head, block, sums);
+    write_out(head, block, answer, terms);
+  }
+  if (head.d_out.size() == 0) return;
+  if (head.group.wanted.queries) add_sink_gradient(head, block, sums);
+  run_exact_backward(head, block, gradients, answer, terms);
+}
+
 HeadSums run_head(const ExactHead& head, KeyGradients& gradients, Answer& answer,
                   TermLengths& terms) {
   HeadSums sums{no_logit()};
@@ -222,18 +238,8 @@ HeadSums run_head(const ExactHead& head, KeyGradients& gradients, Answer& answer
     end = end_of_block(part, begin, num_rows, kExactRowsPerBlock);
     ExactBlock block;
     block.range = find_row_block(part.visible, begin, end);
-    // Rows that see nothing keep the answer's initial values.
-    if (block.range.keys() == 0) continue;
-    compute_exact_logits(head, block);
-    if (head.group.wanted.given != nullptr) {
-      take_given_softmax(head, block);
-    } else {
-      compute_softmax(head, block, sums);
-      write_out(head, block, answer, terms);
-    }
-    if (head.d_out.size() == 0) continue;
-    if (head.group.wanted.queries) add_sink_gradient(head, block, sums);
-    run_exact_backward(head, block, gradients, answer, terms);
+    run_exact_block(head, block, gradients, sums, answer, terms);
+    head.group.watch.add_work(pairs_of_rows(part, begin, end));
   }
   return sums;
 }

@@ -503,6 +503,7 @@ std::vector<HeadSums> run_group(const HeadGroup& group, Answer& answer) {
         end = end_of_block(group.part, begin, piece.end, kPlainRowsPerBlock);
         run_rows(unit, group.kv_head * heads + member, begin, end,
                  sums[static_cast<size_t>(member)], answer);
+        group.watch.add_work(pairs_of_rows(group.part, begin, end));
       }
     }
     if (group.has_key_gradients()) finish_piece(unit);

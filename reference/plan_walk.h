@@ -60,8 +60,10 @@ class Walk {
         inputs_(inputs),
         options_(options),
         item_threads_(in_order ? 1 : options.threads),
-        watch_(options.control, (plan.forward.num_items() + plan.backward.num_items()) *
-                                    std::max(1, options.repeats)),
+        watch_(
+            options.control,
+            (plan.forward.num_items() + plan.backward.num_items()) * std::max(1, options.repeats),
+            count_work() * std::max(1, options.repeats)),
         memory_(plan),
         merger_(plan, inputs.sink, memory_),
         seam_(WalkParts<T>{plan, inputs, memory_, merger_}, setup) {
@@ -95,6 +97,21 @@ class Walk {
   }
 
  private:
+  /// The products of a compute item: its visible pairs, in lengths of a row.
+  double work_of(const ComputeItem& item, Direction direction) const {
+    const double qk = attention_.head_dim_qk, v = attention_.head_dim_v;
+    return static_cast<double>(item.visible_pairs) *
+           (direction == Direction::backward ? 3 * qk + 2 * v : qk + v);
+  }
+
+  double count_work() const {
+    double work = 0;
+    for (const Direction direction : {Direction::forward, Direction::backward})
+      for (const ComputeItem& item : plan_.pass(direction).computes)
+        work += work_of(item, direction);
+    return work;
+  }
+
   /// Runs one direction options.repeats times; returns the wall time of each repeat.
   std::vector<double> time_pass(Direction direction) {
     std::vector<double> seconds;
@@ -257,6 +274,7 @@ class Walk {
   struct Unit {
     const ComputeItem* item;
     int32_t head;
+    int32_t units;  // of the item
   };
 
   /// Runs every unit and adds up the work that each returns.
@@ -269,6 +287,7 @@ class Walk {
                   const TileWork work = body(*units[u].item, units[u].head, *scratch);
                   const std::chrono::duration<double> elapsed =
                       std::chrono::steady_clock::now() - start;
+                  watch_.add_work(work_of(*units[u].item, direction_) / units[u].units);
                   const std::lock_guard lock(work_mutex_);
                   idle_scratch_.push_back(std::move(scratch));
                   output_.tile_flops += work.flops;
@@ -294,6 +313,7 @@ class Walk {
     run_watched(stage.end - stage.begin, stage.end - stage.begin, 1, [&](int64_t i) {
       const ComputeItem& item = pass.computes[stage.begin + i];
       if (item.num_slices > 0) seam_.compute(item, direction_);
+      watch_.add_work(work_of(item, direction_));
     });
   }
 
@@ -302,7 +322,7 @@ class Walk {
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const ComputeItem& item = pass.computes[i];
       for (int32_t head = item.heads.begin; item.num_slices > 0 && head < item.heads.end; ++head)
-        units.push_back({&item, head});
+        units.push_back({&item, head, item.heads.size()});
     }
     run_units(units, stage, [&](const ComputeItem& item, int32_t head, TileScratch<T>& scratch) {
       const int64_t rows = plan_.rows(item.q_tokens);
@@ -324,7 +344,7 @@ class Walk {
       if (item.num_slices == 0) continue;
       const HeadRange kv_heads = kv_heads_of(attention_, item.heads);
       for (int32_t kv_head = kv_heads.begin; kv_head < kv_heads.end; ++kv_head)
-        units.push_back({&item, kv_head});
+        units.push_back({&item, kv_head, kv_heads.size()});
     }
     run_units(units, stage, [&](const ComputeItem& item, int32_t kv_head, TileScratch<T>& scratch) {
       return backward_unit(item, kv_head, scratch);

@@ -77,6 +77,14 @@ SequencePart choose_part(const Scenario& scenario, const SequenceMask& mask,
   return part;
 }
 
+double pairs_of_rows(const SequencePart& part, int64_t begin, int64_t end) {
+  if (part.is_empty()) return 0;
+  int64_t pairs = 0;
+  for (int64_t i = begin; i < end; ++i)
+    for (const KeyRun& run : part.visible.of_row(i)) pairs += run.end - run.begin;
+  return static_cast<double>(pairs);
+}
+
 int64_t end_of_block(const SequencePart& part, int64_t begin, int64_t end, int64_t most_rows) {
   int64_t first_key = 0, last_key = 0, widest = 0;
   for (int64_t i = begin; i < std::min(end, begin + most_rows); ++i) {

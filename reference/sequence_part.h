@@ -34,6 +34,9 @@ struct ChosenTokens {
 SequencePart choose_part(const Scenario& scenario, const SequenceMask& mask,
                          const SequenceSlot& slot, const ChosenTokens& chosen = {});
 
+/// Number of visible pairs of the queries [begin, end) in one head.
+double pairs_of_rows(const SequencePart& part, int64_t begin, int64_t end);
+
 /// End of the block of queries that begins at `begin`: at most `most_rows`, fewer if the hull of
 /// the keys that they see is much larger than the number of keys that one of them sees.
 int64_t end_of_block(const SequencePart& part, int64_t begin, int64_t end, int64_t most_rows);

@@ -99,8 +99,7 @@ TEST(RecordedRun, IsNotMadeOfACaseThatWasCancelled) {
   };
   const CaseOutcome judged = run_clocked(options);
   EXPECT_EQ(judged.status, CaseStatus::skipped);
-  EXPECT_TRUE(judged.reason.starts_with("the judgement was cancelled after 1 of "))
-      << judged.reason;
+  EXPECT_TRUE(judged.reason.starts_with("the judgement was cancelled after ")) << judged.reason;
   EXPECT_TRUE(judged.grade.tensors.empty());
   EXPECT_TRUE(judged.exact.out.values.empty());
 

@@ -127,12 +127,13 @@ int command_grade(const GradeArguments& options, const Tools& tools) {
   if (!record) return report(record.error());
   const auto grade_with_bar = [&] {
     ProgressBar bar(true);
+    bar.announce(estimate_judge(plan.scenario, summarise(plan), options.sample_rows));
     return grade_foreign(tools.toolbox, plan, record.value(),
                          {.ignores_padding = options.ignore_padding,
                           .sample_rows = options.sample_rows,
                           .keeps_exact = true,
                           .budgets = parse_budgets(options.budgets),
-                          .control = bar.phase("judge")});
+                          .control = {.share = bar.share("judge")}});
   };
   Result<ForeignGrade> graded = grade_with_bar();
   if (!graded) {

@@ -120,16 +120,18 @@ int command_run(const RunArguments& options, const Tools& tools) {
   if (const auto error = check_output_files(options.files)) return report(*error);
   const Result<LoadedScenario> loaded = load_with_warnings(options.scenario_path);
   if (!loaded) return report(loaded.error());
-  CaseOptions case_options{.executor = options.executor,
-                           .poison = options.poison,
-                           .sample_rows = options.sample_rows,
-                           .budgets = parse_budgets(options.budgets),
-                           .measures_items = !options.record_path.empty(),
-                           .keeps_items = options.items};
+  const CaseOptions case_options{.executor = options.executor,
+                                 .poison = options.poison,
+                                 .sample_rows = options.sample_rows,
+                                 .budgets = parse_budgets(options.budgets),
+                                 .measures_items = !options.record_path.empty(),
+                                 .keeps_items = options.items};
   const auto run_with_bar = [&] {
     ProgressBar bar(true);
-    case_options.progress = bar.phases();
-    return run_case(tools.toolbox, loaded.value(), case_options);
+    CaseOptions watched = case_options;
+    watched.progress = bar.phases();
+    watched.estimated = [&](const WorkEstimate& estimate) { bar.announce(estimate); };
+    return run_case(tools.toolbox, loaded.value(), watched);
   };
   CaseOutcome outcome = run_with_bar();
   const Seconds seconds{outcome.plan_seconds, outcome.run_seconds, outcome.judge_seconds};
@@ -205,8 +207,11 @@ int command_probe(const ProbeArguments& options, const Tools& tools) {
   if (const auto error = probe_obstacle(plan.value(), *executor.value())) return report(*error);
   const auto probe_with_bar = [&] {
     ProgressBar bar(true);
-    return run_probes(loaded.value().scenario, *executor.value(), tools.toolbox.oracle.witness,
-                      bar.phase("probe"));
+    const Scenario& scenario = loaded.value().scenario;
+    const double flops = estimate_probe_flops(scenario, plan.value().plan(), *executor.value());
+    bar.announce(estimate_executor(flops, scenario.numerics.dtype, executor.value()->name()));
+    return run_probes(scenario, *executor.value(), tools.toolbox.oracle.witness,
+                      bar.share("probe"));
   };
   Result<ProbeReport> probed = probe_with_bar();
   if (!probed) return report(probed.error());

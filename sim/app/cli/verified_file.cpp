@@ -99,9 +99,10 @@ VerifyRow verify_file(Toolbox& toolbox, const std::string& path, const CaseOptio
     return row;
   }
   row.loaded = std::move(loaded).value();
-  ProgressBar bar(true);
+  ProgressBar bar(true, std::filesystem::path(path).stem().string());
   CaseOptions watched = options;
   watched.progress = bar.phases();
+  watched.estimated = [&](const WorkEstimate& estimate) { bar.announce(estimate); };
   row.outcome = run_case(toolbox, row.loaded, watched);
   // The tensors of a finished case are of no more use; a long list of cases would not fit in
   // memory.

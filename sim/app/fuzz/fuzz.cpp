@@ -178,7 +178,7 @@ std::optional<FuzzFinding> check_probe(Toolbox& toolbox, const std::string& exec
   const Result<CheckedPlan> plan = plan_scenario(probe_scenario(scenario));
   if (!found || !plan || probe_obstacle(plan.value(), *found.value())) return std::nullopt;
   const Result<ProbeReport> report =
-      probe_plan(plan.value(), *found.value(), toolbox.oracle.witness, Progress());
+      probe_plan(plan.value(), *found.value(), toolbox.oracle.witness);
   if (!report) {
     if (report.error().kind == ErrorKind::unavailable || report.error().kind == ErrorKind::refused)
       return std::nullopt;

@@ -89,10 +89,11 @@ std::optional<Error> obstacle(const CaseOutcome& outcome, const Scenario& scenar
 
 /// Progress and cancellation of one phase of a case.
 RunControl control_phase(const CaseOptions& options, std::string_view phase) {
+  constexpr int64_t kParts = 10'000;  // that the work is counted in
   RunControl control{.is_cancelled = options.is_cancelled};
   if (options.progress) {
-    control.progress = [&options, phase](int64_t done, int64_t total) {
-      options.progress(phase, done, total);
+    control.share = [&options, phase](double share) {
+      options.progress(phase, static_cast<int64_t>(share * kParts), kParts);
     };
   }
   return control;
@@ -151,10 +152,7 @@ std::string_view to_name(CaseStatus value) {
 }
 
 double estimate_flops(const Scenario& scenario, const PlanSummary& summary) {
-  const double lanes = scenario.attention.head_dim_qk + scenario.attention.head_dim_v;
-  // Forward: two products; backward: five. Three runs: executor, exact oracle and plain oracle.
-  return 3.0 * static_cast<double>(summary.visible_pairs) * lanes *
-         (scenario.numerics.backward ? 7.0 : 2.0);
+  return 3.0 * flops_of_run(scenario, summary);  // executor, exact oracle and plain oracle
 }
 
 Result<CheckedPlan> plan_scenario(const Scenario& scenario) {
@@ -242,6 +240,11 @@ CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptio
   if (const auto error = obstacle(outcome, scenario, *executor.value(), options))
     return stop(std::move(outcome), *error);
 
+  if (options.estimated) {
+    WorkEstimate estimate = estimate_run(scenario, outcome.summary, outcome.executor);
+    estimate += estimate_judge(scenario, outcome.summary, options.sample_rows);
+    options.estimated(estimate);
+  }
   outcome.inputs = make_run_inputs(scenario, outcome.plan->plan().layout.slots, options.poison);
   start = std::chrono::steady_clock::now();
   RunOptions run_options{.poison = options.poison,

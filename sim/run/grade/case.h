@@ -3,6 +3,7 @@
 #include "sim/plan/check/plan_check.h"
 #include "sim/plan/plan_summary.h"
 #include "sim/run/grade/grade.h"
+#include "sim/run/grade/work_estimate.h"
 #include "sim/run/record/run_record.h"
 #include "sim/run/toolbox.h"
 #include "sim/scenario/scenario_file.h"
@@ -18,7 +19,7 @@ namespace cpscope {
 enum class CaseStatus { pass, fail, refused, skipped, error };
 std::string_view to_name(CaseStatus value);
 
-/// Reports the progress of a case: phase (run, then judge) and done of total units. Never called
+/// Reports the progress of a case: phase (run, then judge) and done of total work. Never called
 /// from two threads at once.
 using CaseProgress = std::function<void(std::string_view phase, int64_t done, int64_t total)>;
 
@@ -32,6 +33,8 @@ struct CaseOptions {
   bool measures_items = false;              // for a record: when each item ran
   bool keeps_items = false;                 // for a record: the results of each item
   bool keeps_exact = false;                 // the exact answer, and the error budget of every row
+  // Called once the case is known to be run, before it is; may be empty.
+  std::function<void(const WorkEstimate&)> estimated = {};
   CaseProgress progress = {};               // may be empty
   std::function<bool()> is_cancelled = {};  // as in RunControl; a cancelled case is skipped
 };

@@ -67,19 +67,29 @@ std::vector<int64_t> strides_of_code(int32_t lanes, int64_t keys_per_bucket) {
   return strides;
 }
 
+int64_t count_coded_keys(const Plan& plan) {
+  return std::max<int64_t>(1, plan.layout.slots.kv_tokens);
+}
+
+/// Number of runs of a Probe: every digit of every segment of keys, and the heads.
+int64_t count_key_runs(const Plan& plan, const Executor& executor) {
+  const int64_t lanes = plan.scenario.attention.head_dim_v,
+                per_bucket = count_keys_per_bucket(plan, executor.may_merge_in_dtype()),
+                segments = (count_coded_keys(plan) + lanes * per_bucket - 1) / (lanes * per_bucket);
+  return segments * std::ssize(strides_of_code(static_cast<int32_t>(lanes), per_bucket)) + 1;
+}
+
 class Probe {
  public:
-  Probe(const CheckedPlan& plan, Executor& executor, const MaskWitness& witness,
-        const Progress& progress)
+  Probe(const CheckedPlan& plan, ProbeRuns& runs, const MaskWitness& witness)
       : checked_(plan),
         plan_(plan.plan()),
-        executor_(executor),
-        progress_(progress),
+        runs_(runs),
         expectation_(plan_, witness),
         heads_(plan_.scenario.attention.heads),
         kv_heads_(plan_.scenario.attention.kv_heads),
         lanes_(plan_.scenario.attention.head_dim_v),
-        keys_per_bucket_(count_keys_per_bucket(plan_, executor.may_merge_in_dtype())) {
+        keys_per_bucket_(count_keys_per_bucket(plan_, runs.executor().may_merge_in_dtype())) {
     const int64_t rows = plan_.layout.slots.tokens * heads_;
     report_.rows = rows;
     wrong_count_.assign(static_cast<size_t>(rows), false);
@@ -91,13 +101,10 @@ class Probe {
   }
 
   Result<ProbeReport> run() {
-    const int64_t keys = std::max<int64_t>(1, plan_.layout.slots.kv_tokens),
-                  per_pass = lanes_ * keys_per_bucket_;
-    const int64_t segments = (keys + per_pass - 1) / per_pass;
+    const int64_t keys = count_coded_keys(plan_), per_pass = lanes_ * keys_per_bucket_;
     const std::vector<int64_t> strides = strides_of_code(lanes_, keys_per_bucket_);
-    total_passes_ = static_cast<int64_t>(strides.size()) * segments + 1;
-    for (int64_t segment = 0; segment < segments; ++segment) {
-      const int64_t begin = segment * per_pass, end = std::min(keys, begin + per_pass);
+    for (int64_t begin = 0; begin < keys; begin += per_pass) {
+      const int64_t end = std::min(keys, begin + per_pass);
       for (const int64_t stride : strides) {
         const BucketCode code{begin, end, lanes_, stride};
         if (auto error = pass([&](int64_t key, int32_t, double* lane) {
@@ -143,12 +150,11 @@ class Probe {
       for (int32_t head = 0; head < kv_heads_; ++head)
         fill(key, head, inputs_.v.values.data() + (key * kv_heads_ + head) * lanes_);
     }
-    Result<RunOutput> output = executor_.run(checked_, inputs_, {});
+    Result<RunOutput> output = runs_.run(checked_, inputs_);
     if (!output) return output.error();
     is_elsewhere_ = !output.value().is_whole;
     answer_ = std::move(output.value().answer);
     ++report_.passes;
-    if (progress_) progress_(report_.passes, total_passes_);
     return std::nullopt;
   }
 
@@ -266,13 +272,11 @@ class Probe {
 
   const CheckedPlan& checked_;
   const Plan& plan_;
-  Executor& executor_;
-  const Progress& progress_;
+  ProbeRuns& runs_;
   Expectation expectation_;
   int32_t heads_, kv_heads_, lanes_;
   int64_t keys_per_bucket_;
   bool has_sink_ = false;
-  int64_t total_passes_ = 0;
   RunInputs inputs_;
   Answer answer_;
   bool is_elsewhere_ = false;  // another process has the answer and checks it
@@ -305,16 +309,28 @@ Scenario probe_scenario(const Scenario& scenario) {
 }
 
 Result<ProbeReport> probe_plan(const CheckedPlan& plan, Executor& executor,
-                               const MaskWitness& witness, const Progress& progress) {
-  return Probe(plan, executor, witness, progress).run();
+                               const MaskWitness& witness) {
+  ProbeRuns runs(executor, 0, {});
+  return Probe(plan, runs, witness).run();
+}
+
+double estimate_probe_flops(const Scenario& scenario, const Plan& plan, const Executor& executor) {
+  int64_t runs = count_key_runs(plan, executor) + count_query_runs(plan);
+  if (scenario.attention.rope_theta > 0) runs += kPositionRuns;
+  const double flops = count_flops(plan) * static_cast<double>(runs);
+  if (!scenario.numerics.backward) return flops;
+  const double qk = scenario.attention.head_dim_qk, v = scenario.attention.head_dim_v;
+  const double both = (4 * qk + 3 * v) / (qk + v);  // passes, in forward passes
+  return flops + both * count_flops(plan) * static_cast<double>(count_gradient_runs(plan));
 }
 
 Result<ProbeReport> run_probes(const Scenario& scenario, Executor& executor,
-                               const MaskWitness& witness, const Progress& progress) {
+                               const MaskWitness& witness, const ShareDone& share) {
   const auto plan_for = [](const Scenario& probe) { return plan_scenario(probe); };
   const Result<CheckedPlan> plan = plan_for(probe_scenario(scenario));
   if (!plan) return plan.error();
-  Result<ProbeReport> probed = probe_plan(plan.value(), executor, witness, progress);
+  ProbeRuns runs(executor, estimate_probe_flops(scenario, plan.value().plan(), executor), share);
+  Result<ProbeReport> probed = Probe(plan.value(), runs, witness).run();
   if (!probed) return probed;
   ProbeReport report = std::move(probed).value();
   const auto add = [&](const ProbeTally& tally) {
@@ -325,21 +341,20 @@ Result<ProbeReport> run_probes(const Scenario& scenario, Executor& executor,
   forward.numerics.backward = false;
   const Result<CheckedPlan> coded = plan_for(forward);
   if (!coded) return coded.error();
-  const Result<ProbeTally> queries = probe_queries(coded.value(), executor, witness);
+  const Result<ProbeTally> queries = probe_queries(coded.value(), runs, witness);
   if (!queries) return queries.error();
   add(queries.value());
   if (scenario.attention.rope_theta > 0) {
     const Result<CheckedPlan> turned = plan_for(position_probe_scenario(scenario));
     if (!turned) return turned.error();
-    const Result<ProbeTally> positions = probe_positions(turned.value(), executor, witness);
+    const Result<ProbeTally> positions = probe_positions(turned.value(), runs, witness);
     if (!positions) return positions.error();
     add(positions.value());
   }
   if (scenario.numerics.backward) {
     const Result<CheckedPlan> both = plan_for(coded_probe_scenario(scenario));
     if (!both) return both.error();
-    const Result<std::vector<ProbeTally>> gradients =
-        probe_gradients(both.value(), executor, witness);
+    const Result<std::vector<ProbeTally>> gradients = probe_gradients(both.value(), runs, witness);
     if (gradients) {
       for (const ProbeTally& tally : gradients.value()) add(tally);
     } else if (gradients.error().kind == ErrorKind::unavailable) {

@@ -53,14 +53,17 @@ struct ProbeReport {
 /// at every merge, so that the dtype counts them exactly. There is one run for each digit of a
 /// key's number. A last run codes the KV head's number. `plan` must be the plan of probe_scenario.
 Result<ProbeReport> probe_plan(const CheckedPlan& plan, Executor& executor,
-                               const MaskWitness& witness, const Progress& progress);
+                               const MaskWitness& witness);
 
 /// All probes of a scenario: probe_plan and, each with a plan of its own, the query of each row,
 /// rotary positions, and dq, dk, dv (sim/run/probe/probe_coded.h). If an executor has no backward,
-/// gradients are not probed, and the tally says why. Errors: a scenario that is refused, a forward
-/// run without an answer.
+/// gradients are not probed, and the tally says why. `share` is that of all runs. Errors: a
+/// scenario that is refused, a forward run without an answer.
 Result<ProbeReport> run_probes(const Scenario& scenario, Executor& executor,
-                               const MaskWitness& witness, const Progress& progress);
+                               const MaskWitness& witness, const ShareDone& share);
+
+/// Arithmetic of all probes of a scenario, at most; `plan` is that of probe_scenario.
+double estimate_probe_flops(const Scenario& scenario, const Plan& plan, const Executor& executor);
 
 /// The scenario for probe_plan: forward only, sinks at 0, merged in fp32 so that counts stay exact.
 Scenario probe_scenario(const Scenario& scenario);

@@ -38,27 +38,32 @@ bool can_hold(const Plan& plan, const LogitFactors& factors) {
          std::max(std::abs(factors.q), std::abs(factors.k)) <= 32768;
 }
 
+/// Number of classes of keys, one for each element of v that codes one.
+int32_t count_classes(const Attention& attention) {
+  return std::min({attention.head_dim_qk, attention.head_dim_v, int32_t{16}});
+}
+
 class QueryProbe {
  public:
   QueryProbe(const Plan& plan, const MaskWitness& witness)
       : plan_(plan), expectation_(plan, witness), inputs_(zero_inputs(plan)) {
     const Attention& attention = plan.scenario.attention;
     heads_ = attention.heads;
-    classes_ = std::min({attention.head_dim_qk, attention.head_dim_v, int32_t{16}});
+    classes_ = count_classes(attention);
     factors_ = factors_of_logit(attention.effective_scale(), kDecisiveLogit);
     if (!can_hold(plan, factors_)) classes_ = 1;
     code(inputs_.k, factors_.k);
     code(inputs_.v, 1.0);
   }
 
-  Result<ProbeTally> run(const CheckedPlan& checked, Executor& executor) {
+  Result<ProbeTally> run(const CheckedPlan& checked, ProbeRuns& runs) {
     const int64_t rows = plan_.layout.slots.tokens * heads_;
     ProbeTally tally{"query", 0, 0, {}, ""};
     if (classes_ < 2) return tally;
     std::vector<bool> asked(static_cast<size_t>(rows), false), wrong = asked;
     for (int64_t unit = 1; unit < std::max<int64_t>(2, rows); unit *= classes_) {
       ask_for_digit(unit);
-      const Result<RunOutput> output = executor.run(checked, inputs_, {});
+      const Result<RunOutput> output = runs.run(checked, inputs_);
       if (!output) return output.error();
       if (!output.value().is_whole) continue;
       for (int64_t row = 0; row < rows; ++row) {
@@ -142,7 +147,7 @@ class PositionProbe {
     code_keys();
   }
 
-  Result<ProbeTally> run(const CheckedPlan& checked, Executor& executor) {
+  Result<ProbeTally> run(const CheckedPlan& checked, ProbeRuns& runs) {
     ProbeTally tally{"position", 0, 0, {}, ""};
     if (!plan_.scenario.batch.q_positions.empty())
       tally.why_not = "keys of a positions_file may have the same position";
@@ -151,9 +156,9 @@ class PositionProbe {
     std::vector<bool> wrong(static_cast<size_t>(rows), false);
     for (int64_t row = 0; row < rows; ++row)
       tally.rows += expectation_.keys[row / heads_].empty() ? 0 : 1;
-    for (const int64_t which : {0, 1, 2}) {
+    for (int64_t which = 0; which < kPositionRuns; ++which) {
       aim(which);
-      const Result<RunOutput> output = executor.run(checked, inputs_, {});
+      const Result<RunOutput> output = runs.run(checked, inputs_);
       if (!output) return output.error();
       if (!output.value().is_whole) continue;
       for (int64_t row = 0; row < rows; ++row) {
@@ -258,14 +263,22 @@ Scenario position_probe_scenario(const Scenario& scenario) {
   return probe;
 }
 
-Result<ProbeTally> probe_queries(const CheckedPlan& plan, Executor& executor,
+Result<ProbeTally> probe_queries(const CheckedPlan& plan, ProbeRuns& runs,
                                  const MaskWitness& witness) {
-  return QueryProbe(plan.plan(), witness).run(plan, executor);
+  return QueryProbe(plan.plan(), witness).run(plan, runs);
 }
 
-Result<ProbeTally> probe_positions(const CheckedPlan& plan, Executor& executor,
+int64_t count_query_runs(const Plan& plan) {
+  const int64_t rows = plan.layout.slots.tokens * plan.scenario.attention.heads,
+                classes = count_classes(plan.scenario.attention);
+  int64_t runs = 0;
+  for (int64_t unit = 1; classes > 1 && unit < std::max<int64_t>(2, rows); unit *= classes) ++runs;
+  return runs;
+}
+
+Result<ProbeTally> probe_positions(const CheckedPlan& plan, ProbeRuns& runs,
                                    const MaskWitness& witness) {
-  return PositionProbe(plan.plan(), witness).run(plan, executor);
+  return PositionProbe(plan.plan(), witness).run(plan, runs);
 }
 
 }  // namespace cpscope

@@ -35,6 +35,36 @@ std::vector<Segment> make_segments(int64_t total, int64_t size, int32_t lanes) {
   return segments;
 }
 
+/// Number of keys, or queries of one head, that one element may count: as many as the dtype adds up
+/// within the tolerance.
+int64_t count_per_lane(const Scenario& scenario) {
+  return element_bytes(scenario.numerics.dtype) == 2 ? 16 : 64;
+}
+
+/// The segments of keys that k codes for dq.
+std::vector<Segment> segments_of_keys(const Plan& plan) {
+  const int32_t lanes = plan.scenario.attention.head_dim_qk / 2 * 2;  // even: one sign an element
+  if (lanes == 0) return {};
+  return make_segments(plan.layout.slots.kv_tokens, lanes * count_per_lane(plan.scenario), lanes);
+}
+
+/// True if the expected dk and dv of one run would not fit in memory.
+bool has_too_many_keys(const Plan& plan) {
+  const Attention& attention = plan.scenario.attention;
+  return plan.layout.slots.kv_tokens * std::min(attention.head_dim_qk, attention.head_dim_v) >
+         kMostExpected;
+}
+
+/// The segments of queries that q and d_out code for dk and dv.
+std::vector<Segment> segments_of_queries(const Plan& plan) {
+  if (has_too_many_keys(plan)) return {};
+  const Attention& attention = plan.scenario.attention;
+  const int32_t lanes = std::min(attention.head_dim_qk, attention.head_dim_v);
+  const int64_t group = attention.heads / attention.kv_heads;
+  return make_segments(plan.layout.slots.tokens,
+                       lanes * std::max<int64_t>(1, count_per_lane(plan.scenario) / group), lanes);
+}
+
 double sign_of(int64_t key) { return key % 2 == 0 ? 1.0 : -1.0; }
 
 class GradientProbe {
@@ -59,8 +89,6 @@ class GradientProbe {
       shares_.push_back(keys == 0 ? 0 : weights_.back() / weight);
       means_.push_back(keys == 0 ? 0 : sum / weight);
     }
-    const bool is_narrow = element_bytes(plan.scenario.numerics.dtype) == 2;
-    per_lane_ = is_narrow ? 16 : 64;
     // fp16 cannot hold such large counts and slopes.
     double most = 0;
     for (const double weight : weights_) most = std::max(most, weight);
@@ -68,15 +96,15 @@ class GradientProbe {
         plan.scenario.numerics.dtype != Dtype::fp16 || (most < 32768 && std::abs(scale_) > 1e-3);
   }
 
-  Result<std::vector<ProbeTally>> run(const CheckedPlan& checked, Executor& executor) {
-    if (auto error = probe_dq(checked, executor)) return *error;
-    if (auto error = probe_dkv(checked, executor)) return *error;
+  Result<std::vector<ProbeTally>> run(const CheckedPlan& checked, ProbeRuns& runs) {
+    if (auto error = probe_dq(checked, runs)) return *error;
+    if (auto error = probe_dkv(checked, runs)) return *error;
     return std::vector<ProbeTally>{dq_, dk_, dv_};
   }
 
  private:
-  Result<RunOutput> carry_out(const CheckedPlan& checked, Executor& executor) {
-    return executor.run(checked, inputs_, {});
+  Result<RunOutput> carry_out(const CheckedPlan& checked, ProbeRuns& runs) {
+    return runs.run(checked, inputs_);
   }
 
   /// Sets v to +1 and -1 alternately in all elements; everything else to zero.
@@ -94,19 +122,18 @@ class GradientProbe {
   }
 
   /// k codes a segment of keys; every query is tested.
-  std::optional<Error> probe_dq(const CheckedPlan& checked, Executor& executor) {
-    const int32_t lanes = attention_.head_dim_qk / 2 * 2;  // even: an element has one sign
-    if (lanes == 0 || !can_tell_) return std::nullopt;
-    const int64_t tokens = plan_.layout.slots.tokens, keys = plan_.layout.slots.kv_tokens;
+  std::optional<Error> probe_dq(const CheckedPlan& checked, ProbeRuns& runs) {
+    if (attention_.head_dim_qk < 2 || !can_tell_) return std::nullopt;
+    const int64_t tokens = plan_.layout.slots.tokens;
     std::vector<bool> wrong(static_cast<size_t>(tokens * attention_.heads), false);
     dq_.rows = static_cast<int64_t>(wrong.size());
-    for (const Segment& segment : make_segments(keys, lanes * per_lane_, lanes)) {
+    for (const Segment& segment : segments_of_keys(plan_)) {
       reset_inputs();
       for (int64_t key = segment.begin; key < segment.end; ++key)
         set(inputs_.k, key, segment.lane_of(key), 1.0);
       for (int64_t token = 0; token < tokens; ++token)
         set(inputs_.d_out, token, 0, weights_[token]);
-      const Result<RunOutput> output = carry_out(checked, executor);
+      const Result<RunOutput> output = carry_out(checked, runs);
       if (!output) return output.error();
       if (!output.value().is_whole) continue;
       check_dq(output.value().answer.dq, segment, wrong);
@@ -143,21 +170,19 @@ class GradientProbe {
   }
 
   /// q and d_out code a segment of queries; every key is tested.
-  std::optional<Error> probe_dkv(const CheckedPlan& checked, Executor& executor) {
-    const int32_t lanes = std::min(attention_.head_dim_qk, attention_.head_dim_v);
-    const int64_t tokens = plan_.layout.slots.tokens, keys = plan_.layout.slots.kv_tokens;
-    if (!can_tell_ || keys * lanes > kMostExpected) return std::nullopt;
+  std::optional<Error> probe_dkv(const CheckedPlan& checked, ProbeRuns& runs) {
+    if (has_too_many_keys(plan_) || !can_tell_) return std::nullopt;
+    const int64_t keys = plan_.layout.slots.kv_tokens;
     std::vector<bool> wrong_k(static_cast<size_t>(keys * attention_.kv_heads), false),
         wrong_v = wrong_k;
     dk_.rows = dv_.rows = static_cast<int64_t>(wrong_k.size());
-    const int64_t size = lanes * std::max<int64_t>(1, per_lane_ / group_);
-    for (const Segment& segment : make_segments(tokens, size, lanes)) {
+    for (const Segment& segment : segments_of_queries(plan_)) {
       reset_inputs();
       for (int64_t token = segment.begin; token < segment.end; ++token) {
         set(inputs_.q, token, segment.lane_of(token), 1.0);
         set(inputs_.d_out, token, segment.lane_of(token), weights_[token]);
       }
-      const Result<RunOutput> output = carry_out(checked, executor);
+      const Result<RunOutput> output = carry_out(checked, runs);
       if (!output) return output.error();
       if (!output.value().is_whole) continue;
       check_dkv(output.value().answer, segment, wrong_k, wrong_v);
@@ -230,7 +255,6 @@ class GradientProbe {
   RunInputs inputs_;
   double scale_;
   int32_t group_;
-  int64_t per_lane_ = 16;
   bool can_tell_ = true;
   std::vector<double> weights_;  // [query token] d_out: visible keys and sink, rounded to the dtype
   std::vector<double> shares_;   // [query token] d_out times the weight of one key; about 1
@@ -240,9 +264,13 @@ class GradientProbe {
 
 }  // namespace
 
-Result<std::vector<ProbeTally>> probe_gradients(const CheckedPlan& plan, Executor& executor,
+Result<std::vector<ProbeTally>> probe_gradients(const CheckedPlan& plan, ProbeRuns& runs,
                                                 const MaskWitness& witness) {
-  return GradientProbe(plan.plan(), witness).run(plan, executor);
+  return GradientProbe(plan.plan(), witness).run(plan, runs);
+}
+
+int64_t count_gradient_runs(const Plan& plan) {
+  return std::ssize(segments_of_keys(plan)) + std::ssize(segments_of_queries(plan));
 }
 
 }  // namespace cpscope

@@ -117,12 +117,12 @@ TEST(PluginExample, PassesTheProbe) {
     };
   };
   const std::optional<CheckedPlan> plan = plan_unless_refused(probe_scenario(plain_case()));
-  const Result<ProbeReport> report = probe_plan(*plan, *executor, witness, {});
+  const Result<ProbeReport> report = probe_plan(*plan, *executor, witness);
   ASSERT_TRUE(report.ok()) << to_text(report.error());
   EXPECT_TRUE(report.value().passed()) << report.value().first->text;
   const Wrong wrong("head");
   const std::unique_ptr<Executor> broken = open(CPSCOPE_WRONG_PLUGIN);
-  EXPECT_FALSE(probe_plan(*plan, *broken, witness, {}).value().passed());
+  EXPECT_FALSE(probe_plan(*plan, *broken, witness).value().passed());
 }
 
 TEST(WrongPlugin, OfZerosFailsTheVerdict) {
