@@ -106,40 +106,6 @@ TEST(CommandLine, CompareListsEveryWayAndRecommendsOne) {
             2);
 }
 
-TEST(CommandLine, CompareSaysWhatIsUnneeded) {
-  // Every chunk of 8 lies on one rank: no rank needs keys of another one.
-  const std::string file = write_file(
-      "unneeded.toml",
-      small_scenario("cp_size = 2", "lengths = [32]", "chunk_size = 8", "dtype = \"bf16\""));
-  const std::string command = "compare " + file + " --cluster " CPSCOPE_CLUSTERS "/h200x8.toml";
-  const json comparison = parse_only_json(run_cpscope(command + " --json"));
-  std::set<std::string> seen;
-  for (const json& candidate : comparison["candidates"]) {
-    if (candidate["status"] == "refused") continue;
-    const json& kv = candidate["kv_bytes"];
-    if (kv["necessary"] > 0) {
-      EXPECT_EQ(kv["moved_over_necessary"].get<double>(),
-                kv["moved"].get<double>() / kv["necessary"].get<double>());
-      EXPECT_FALSE(kv.contains("reason"));
-    } else {
-      EXPECT_TRUE(kv["moved_over_necessary"].is_null());
-      seen.insert(kv["reason"].get<std::string>());
-      EXPECT_EQ(kv["reason"].get<std::string>().find("unneeded") != std::string::npos,
-                kv["moved"] > 0)
-          << kv;
-    }
-  }
-  EXPECT_EQ(seen.size(), 2U);
-  const std::string text = run_cpscope(command + " --full").out;
-  for (const std::string line : {" p2p, dual_chunk ", "group_cast, dual_chunk "}) {
-    const size_t begin = text.find(line);
-    ASSERT_NE(begin, std::string::npos) << text;
-    const std::string row = text.substr(begin, text.find('\n', begin) - begin);
-    EXPECT_EQ(row.find("1.00     1.000"), std::string::npos) << row;
-    EXPECT_NE(row.find(line[0] == ' ' ? "unneeded" : "   -  "), std::string::npos) << row;
-  }
-}
-
 TEST(CommandLine, ForecastDrawsWindowsAndSaysWhatReplicasLose) {
   const std::string file = write_file(
       "forecast.toml",
@@ -279,22 +245,6 @@ TEST(LayoutCommand, WritesTheContractsDocument) {
   EXPECT_EQ(document["a2a"]["rank_to_sequence"], (json{0, 1, 6, 7, 8, 9, 2, 3, 4, 10, 11, 5}));
 }
 
-TEST(LayoutCommand, CountsPaddingAndNamesTheWholeMaskForReaders) {
-  const ProgramRun run = run_cpscope(
-      "layout " + write_file("layout_text.toml",
-                             small_scenario("cp_size = 2", "lengths = [7, 4]\nkv_lengths = [8, 4]",
-                                            "attn_mask_type = \"padding\"\nwindow_size = [5, 0]")));
-  EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_NE(run.out.find("2 ranks, layout dual_chunk, mask padding, window [5, 0]\n"),
-            std::string::npos)
-      << run.out;
-  EXPECT_NE(run.out.find("rank 0: q [0, 2) [6, 9) [11, 12), 1 of 6 is padding; kv [0, 2) "),
-            std::string::npos)
-      << run.out;
-  EXPECT_NE(run.out.find("rank 1: q [2, 6) [9, 11); kv"), std::string::npos) << run.out;
-  EXPECT_EQ(run.out.find(" padding\n"), std::string::npos) << "all keys are valid\n" << run.out;
-}
-
 TEST(LayoutCommand, GivesOneReorderAGroupForHierarchicalExchange) {
   const std::string file = write_file(
       "groups.toml",
@@ -319,20 +269,6 @@ TEST(PlanCommand, SummarisesPairsBalanceBytesAndChecks) {
   EXPECT_EQ(document["bytes_small_by_rank"]["forward"], (json{0, 0}));
   ASSERT_GE(document["checks"].size(), 6u);
   for (const json& check : document["checks"]) EXPECT_EQ(check["ok"], true) << check;
-}
-
-TEST(PlanCommand, NamesWindowAndChunkInTheHeaderOfItsText) {
-  const auto header_of = [](const std::string& attention) {
-    const std::string file =
-        write_file("mask.toml", small_scenario("cp_size = 2", "lengths = [8]", attention));
-    const ProgramRun run = run_cpscope("plan " + file + " --text --lines 2");
-    EXPECT_EQ(run.exit_code, 0) << run.err;
-    return run.out.substr(0, run.out.find('\n'));
-  };
-  EXPECT_NE(header_of("").find("layout dual_chunk, mask causal, thd; plan "), std::string::npos);
-  EXPECT_NE(header_of("window_size = [5, 0]\nchunk_size = 4")
-                .find("layout dual_chunk, mask causal, window [5, 0], chunk 4, thd; plan "),
-            std::string::npos);
 }
 
 TEST(PlanCommand, PrintsWhatTransformerEngineWouldPass) {
