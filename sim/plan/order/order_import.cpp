@@ -494,6 +494,9 @@ std::vector<std::string> find_ignored(const ImportRequest& request) {
   };
   if (request.source == OrderSource::te)
     add({"", "indices", "indices_kv", "cu_seqlens_kv", "cu_seqlens_kv_padded"});
+  if (request.source == OrderSource::megatron)
+    add({"cu_seqlens_kv", "cu_seqlens_kv_padded", "max_seqlen_q", "max_seqlen_kv",
+         "local_cp_size"});
   if (request.source == OrderSource::torch) add({"", "rearrange", "restore"});
   if (request.source == OrderSource::magi) add({""});
   std::vector<std::string> ignored;
