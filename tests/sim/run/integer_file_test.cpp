@@ -89,7 +89,7 @@ TEST(IntegerFile, ReadsListsOfABatchOfOne) {
   EXPECT_EQ(lists.value()[0].lists, (Lists{{0, 7}}));
   EXPECT_EQ(lists.value()[1].lists, (Lists{{0, 1}, {2}}));
   const auto array =
-      parse_npy(npy("<i8", "(2, 1, 2)", bytes_of<int64_t>({0, 3, 1, 2})), "indices.npy");
+      read_bytes_as("indices.npy", npy_of("'<i8'", "(2, 1, 2)", bytes_of<int64_t>({0, 3, 1, 2})));
   ASSERT_TRUE(array.ok()) << to_text(array.error());
   EXPECT_EQ(array.value()[0].lists, (Lists{{0, 3}, {1, 2}}));
 }
