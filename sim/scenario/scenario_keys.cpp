@@ -53,6 +53,11 @@ std::optional<std::string_view> find_refusal(std::string_view key) {
   return std::nullopt;
 }
 
+template <class Keys>
+bool contains(const Keys& keys, std::string_view key) {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
 /// "it belongs into [batch]" for a key of another table.
 std::string find_home(std::string_view key) {
   struct Home {
@@ -67,7 +72,7 @@ std::string find_home(std::string_view key) {
                                       {"attention.mask", kMaskKeys},
                                       {"", kTopKeys}}};
   for (const Home& home : homes) {
-    if (std::find(home.keys.begin(), home.keys.end(), key) == home.keys.end()) continue;
+    if (!contains(home.keys, key)) continue;
     return home.table.empty() ? "it belongs above the first table"
                               : fmt::format("it belongs in [{}]", home.table);
   }
@@ -78,8 +83,10 @@ void check_table(const TableReader& table) {
   for (const TomlMember& member : table.members()) {
     if (table.is_known(member.key)) continue;
     const std::string home = find_home(member.key);
+    // `causal` is a key of a mask, and of other frameworks.
+    const bool is_at_home = !home.empty() && !contains(kMaskKeys, member.key);
     if (const auto hint = explain_foreign_key(member.key, member.value, table.name());
-        home.empty() && hint) {
+        !is_at_home && hint) {
       table.complain_unknown(member, *hint);
       continue;
     }

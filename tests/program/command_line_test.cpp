@@ -452,42 +452,6 @@ TEST(VerifyCommand, PlansAndProvesButDoesNotExecuteAboveTheLimit) {
   EXPECT_EQ(parse_only_json(run)["rows"][0]["status"], "skipped");
 }
 
-TEST(FaultsCommand, WritesTheContractsDocument) {
-  const ProgramRun run = run_cpscope("faults --json");
-  EXPECT_EQ(run.exit_code, 0) << run.err;
-  const json document = parse_only_json(run);
-  EXPECT_EQ(document["schema"], 1);
-  EXPECT_EQ(document["false_alarms"], 0);
-  ASSERT_GE(document["faults"].size(), 35u);
-  for (const json& fault : document["faults"]) {
-    EXPECT_EQ(fault["caught"], true) << fault;
-    EXPECT_EQ(fault["detector"], fault["expected_detector"]) << fault;
-    EXPECT_TRUE(fault["causes"].is_array()) << fault;
-    for (const char* key : {"rank", "step", "item"})
-      EXPECT_TRUE(fault["where"][key].is_number_integer()) << fault;
-    for (const char* key : {"name", "source", "plan_check"})
-      EXPECT_FALSE(fault[key].get<std::string>().empty()) << fault;
-  }
-}
-
-TEST(FaultsCommand, NamesACauseInJsonAndInTheLastColumn) {
-  const json document = parse_only_json(run_cpscope("faults cu_seqlens_ignored --json"));
-  EXPECT_EQ(document["faults"][0]["causes"], json::array({"documents_ignored"}));
-  const ProgramRun run = run_cpscope("faults cu_seqlens_ignored kv_expanded_before_exchange");
-  EXPECT_NE(run.out.find("blind          documents_ignored\n"), std::string::npos) << run.out;
-  EXPECT_NE(run.out.find("refuted    blind\n"), std::string::npos) << run.out;
-}
-
-TEST(FaultsCommand, ListsNamesSourcesAndWhatIsOutOfScopeWithoutRunningAnything) {
-  const json document = parse_only_json(run_cpscope("faults --list --json"));
-  EXPECT_FALSE(document["faults"].empty());
-  EXPECT_EQ(document["out_of_scope"].size(), 6u);
-  const ProgramRun run = run_cpscope("faults --list");
-  EXPECT_EQ(run.exit_code, 0);
-  for (const json& fault : document["faults"])
-    EXPECT_NE(run.out.find(fault["source"].get<std::string>()), std::string::npos) << fault;
-}
-
 TEST(CommandLine, PrintsOneDocumentWithJsonWhateverHappens) {
   const std::string file = write_file("document.toml", small_scenario());
   struct Failing {

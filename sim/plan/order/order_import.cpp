@@ -16,9 +16,6 @@ namespace {
 
 // An order file with more ids would be longer than the limit for reading it back.
 constexpr int64_t kMostListed = int64_t{1} << 25;
-constexpr std::array<std::string_view, 6> kSources = {"te",  "torch", "ring-flash-attention",
-                                                      "usp", "magi",  "megatron"};
-
 Error bad(std::string what, std::string hint = "") {
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
 }
@@ -464,25 +461,6 @@ std::string find_same_layout(const OrderImport& order) {
   }
   return "";
 }
-
-}  // namespace
-
-std::string_view to_name(OrderSource value) { return kSources[static_cast<size_t>(value)]; }
-
-std::optional<OrderSource> find_order_source(std::string_view name) {
-  for (size_t i = 0; i < kSources.size(); ++i) {
-    if (kSources[i] == name) return static_cast<OrderSource>(i);
-  }
-  return std::nullopt;
-}
-
-int64_t OrderImport::tokens() const {
-  int64_t count = 0;
-  for (const auto& list : ranks) count += static_cast<int64_t>(list.size());
-  return count;
-}
-
-namespace {
 
 /// Names of lists that the source has no use for, in the order of the files.
 std::vector<std::string> find_ignored(const ImportRequest& request) {

@@ -104,7 +104,7 @@ TEST(ForeignNames, AnswersKeysOfOtherFrameworksWithTheValue) {
   };
   for (const Translation& each : cases) EXPECT_EQ(hint_of(each.theirs), each.hint);
   for (const char* line : {"block_size = 128", "heads_k_stride = 1", "softmax_offset = 1.0",
-                           "use_ulysses_low = false", "mask = [1]"})
+                           "use_ulysses_low = false", "attention_mask = [1]"})
     expect_contains(hint_of(line), std::string(line) + ": ");
 }
 
