@@ -26,7 +26,9 @@ constexpr int32_t kMostRanksApart = 256;
 /// Wrong rows of a tensor that are tried first.
 constexpr int64_t kFirstTry = 6;
 /// Work of a search: pairs of a row and a token, times head_dim, over all suspects.
-constexpr double kMostWork = 4e10;
+constexpr double kMostWork = 2e11;
+/// About so many suspects are tried.
+constexpr double kSuspects = 45;
 
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
@@ -42,6 +44,7 @@ class Search {
         inputs_(inputs),
         search_(search),
         grade_(grade),
+        control_{.is_cancelled = search.control.is_cancelled},
         maker_(plan, toolbox.oracle.witness),
         query_tokens_(tokens_of(Side::q)),
         key_tokens_(tokens_of(Side::kv)) {}
@@ -83,15 +86,17 @@ class Search {
     return std::nullopt;
   }
 
-  SampleSizes sample_sizes() const {
+  /// Of one suspect: the mask of every pair, and the products of the visible ones.
+  double work_of_a_row() const {
     const double tokens =
         static_cast<double>(std::max(plan_.layout.slots.tokens, plan_.layout.slots.kv_tokens));
-    double slices = 0;  // of a row, in the mean
-    for (const MaskSlice& slice : plan_.scenario.attention.slices)
-      slices += static_cast<double>(slice.q1 - slice.q0) / std::max(1.0, tokens);
-    const double row = tokens * (plan_.scenario.attention.head_dim_qk + 64.0 + slices);
-    // About 30 suspects, of which most are dropped after the first try.
-    const double rows = kMostWork / (row * 30.0);
+    return tokens * (plan_.scenario.attention.head_dim_qk + 64.0 +
+                     static_cast<double>(plan_.scenario.attention.slices.size()));
+  }
+
+  SampleSizes sample_sizes() const {
+    // Most suspects are dropped after the first try.
+    const double rows = kMostWork / (work_of_a_row() * kSuspects);
     return {static_cast<size_t>(std::clamp(rows, 8.0, 32.0)),
             static_cast<size_t>(std::clamp(rows / 3, 4.0, 12.0))};
   }
@@ -165,7 +170,7 @@ class Search {
     Scenario other = plan_.scenario;
     other.numerics.accumulate = Accumulate::dtype;
     const Result<Verdict> verdict =
-        toolbox_.oracle.judge(other, inputs_, count_hops(plan_), search_.control);
+        toolbox_.oracle.judge(other, inputs_, count_hops(plan_), control_);
     if (!verdict) return verdict.error();
     const Grade grade = grade_answer(plan_, inputs_, search_.seen, verdict.value(),
                                      {.leaves_out_absent = true, .budgets = search_.budgets});
@@ -213,6 +218,12 @@ class Search {
 
   std::optional<Error> try_suspects() {
     if (!has_pairs()) return std::nullopt;
+    if (work_of_a_row() * kSuspects * kFirstTry > kMostWork) {
+      grade_.common.push_back(
+          "the batch is too large, or its mask has too many slices, to look for a cause in mask, "
+          "positions and parts");
+      return std::nullopt;
+    }
     // Where several mistakes give the same answers, the first is named: gradients that nobody added
     // up, then what is simple to say, then parts of it.
     std::vector<PartsMistake> first{{.name = "", .text = "as specified"}}, parts;
@@ -318,7 +329,7 @@ class Search {
       rows.request.lse = &own->lse;
     }
     const Result<AlteredRows> altered =
-        toolbox_.oracle.altered(inputs_, suspect.attention, rows.request, search_.control);
+        toolbox_.oracle.altered(inputs_, suspect.attention, rows.request, control_);
     if (!altered) return altered.error();
     std::vector<Explanation> fitted;
     for (const PartsMistake& mistake : mistakes) {
@@ -425,7 +436,7 @@ class Search {
     std::fill(whole.attention.query_ranks.begin(), whole.attention.query_ranks.end(), 0);
     std::fill(whole.attention.key_ranks.begin(), whole.attention.key_ranks.end(), 0);
     const Result<AlteredRows> rows =
-        toolbox_.oracle.altered(inputs_, whole.attention, request, search_.control);
+        toolbox_.oracle.altered(inputs_, whole.attention, request, control_);
     if (!rows) return rows.error();
     Answer answer;
     answer.out = {
@@ -534,6 +545,7 @@ class Search {
   const RunInputs& inputs_;
   const CauseSearch& search_;
   Grade& grade_;
+  const RunControl control_;  // without progress: nobody knows how many suspects there are
   const SuspectMaker maker_;
   const std::vector<int64_t> query_tokens_, key_tokens_;
   std::vector<WrongTensor> tensors_;
