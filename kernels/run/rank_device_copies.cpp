@@ -75,6 +75,7 @@ void RankDevice::send_item(int64_t index, RankDevice& receiver) {
   }
   for (const ByteRows& rows : wire_rows(index, receiver)) copy_byte_rows(rows, copier);
   record_event(sent.arrived->get(), copier);
+  clock_->stop({direction_, StageKind::transfer, index}, rank_, item.step, copier);
 }
 
 /// Moves rows that stay here by a kernel, because copies on one device take multiprocessors too.
