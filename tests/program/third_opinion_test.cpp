@@ -63,6 +63,8 @@ TEST(ThirdOpinion, TorchAgreesWithTheShippedScenariosInDoublePrecision) {
   for (const std::string& file : files.value()) {
     const Result<LoadedScenario> loaded = load_scenario(file);
     ASSERT_TRUE(loaded.ok()) << file;
+    // A record holds no positions of a file.
+    if (!loaded.value().scenario.batch.positions_file.empty()) continue;
     const auto& lengths = loaded.value().scenario.batch.lengths;
     const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
     if (tokens > static_cast<int64_t>(sweep(1024, 1 << 30))) continue;
