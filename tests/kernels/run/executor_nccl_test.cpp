@@ -325,8 +325,7 @@ TEST(NcclExecutor, TimesItemsAndShowsTheirResultsInPlanOrder) {
 TEST(NcclExecutor, TimesEveryTransferBetweenRanks) {
   const NcclEmulated nccl;
   const auto executor = kernels::make_executor_nccl(settings_of(nccl, 4));
-  for (const CommType comm_type :
-       {CommType::p2p, CommType::a2a, CommType::all_gather, CommType::group_cast}) {
+  for (const CommType comm_type : {CommType::p2p, CommType::all_gather, CommType::group_cast}) {
     Scenario scenario = scenario_of_ranks(4);
     scenario.parallel.comm_type = comm_type;
     const auto plan = plan_unless_refused(scenario);
