@@ -323,28 +323,31 @@ TEST(NcclExecutor, TimesItemsAndShowsTheirResultsInPlanOrder) {
 }
 
 TEST(NcclExecutor, TimesEveryTransferBetweenRanks) {
-  const NcclEmulated nccl;
-  const auto executor = kernels::make_executor_nccl(settings_of(nccl, 4));
-  for (const CommType comm_type : {CommType::p2p, CommType::all_gather, CommType::group_cast}) {
-    Scenario scenario = scenario_of_ranks(4);
-    scenario.parallel.comm_type = comm_type;
-    const auto plan = plan_unless_refused(scenario);
-    ASSERT_TRUE(plan) << to_name(comm_type);
-    RunOptions options;
-    options.measures_items = true;
-    const Result<RunOutput> output =
-        executor->run(*plan, make_run_inputs(scenario, plan->plan().layout.slots, false), options);
-    ASSERT_TRUE(output) << to_text(output.error());
-    std::set<std::pair<Direction, int64_t>> timed;
-    for (const ItemEvent& event : output.value().events)
-      if (event.item.kind == StageKind::transfer)
-        timed.insert({event.item.direction, event.item.index});
-    for (const Direction direction : kDirections) {
-      const std::vector<TransferItem>& transfers = plan->plan().pass(direction).transfers;
-      for (size_t i = 0; i < transfers.size(); ++i) {
-        if (transfers[i].src == transfers[i].dst || transfers[i].bytes == 0) continue;
-        EXPECT_TRUE(timed.contains({direction, static_cast<int64_t>(i)}))
-            << to_name(comm_type) << ", " << to_name(direction) << " transfer " << i;
+  for (const bool has_copies : {false, true}) {
+    const NcclEmulated nccl;
+    const auto executor = kernels::make_executor_nccl(has_copies ? copying_settings(nccl, 4, 1)
+                                                                 : settings_of(nccl, 4));
+    for (const CommType comm_type : {CommType::p2p, CommType::all_gather, CommType::group_cast}) {
+      Scenario scenario = scenario_of_ranks(4);
+      scenario.parallel.comm_type = comm_type;
+      const auto plan = plan_unless_refused(scenario);
+      ASSERT_TRUE(plan) << to_name(comm_type);
+      RunOptions options;
+      options.measures_items = true;
+      const Result<RunOutput> output = executor->run(
+          *plan, make_run_inputs(scenario, plan->plan().layout.slots, false), options);
+      ASSERT_TRUE(output) << to_text(output.error());
+      std::set<std::pair<Direction, int64_t>> timed;
+      for (const ItemEvent& event : output.value().events)
+        if (event.item.kind == StageKind::transfer)
+          timed.insert({event.item.direction, event.item.index});
+      for (const Direction direction : kDirections) {
+        const std::vector<TransferItem>& transfers = plan->plan().pass(direction).transfers;
+        for (size_t i = 0; i < transfers.size(); ++i) {
+          if (transfers[i].src == transfers[i].dst || transfers[i].bytes == 0) continue;
+          EXPECT_TRUE(timed.contains({direction, static_cast<int64_t>(i)}))
+              << to_name(comm_type) << ", " << to_name(direction) << " transfer " << i;
+        }
       }
     }
   }
