@@ -1,6 +1,7 @@
 #include "sim/scenario/mask_file.h"
 
 #include "sim/scenario/complaints.h"
+#include "sim/scenario/integer_events.h"
 #include "sim/scenario/mask_matrix.h"
 #include "sim/scenario/text_file.h"
 
@@ -12,7 +13,6 @@
 #include <string_view>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 namespace cpscope {
 namespace {
@@ -36,28 +36,18 @@ struct NestedLists {
   }
 };
 
-/// Takes the JSON as parser events, so that an untrusted file becomes no tree of values.
-class MaskEvents final : public nlohmann::json_sax<nlohmann::json> {
+class MaskEvents final : public IntegerEvents {
  public:
   std::array<std::optional<NestedLists>, kFileKeys.size()> found;  // by kFileKeys
-  std::string problem;
-  std::optional<size_t> offset;  // byte at which the JSON syntax is broken
 
+  MaskEvents() : IntegerEvents("a mask file") {}
   bool null() override {
     // What BlockMask has for parts that it lacks.
-    if (open_ == nullptr || depth_ > 0) return stop("a mask file may contain only integers: null");
+    if (open_ == nullptr || depth_ > 0) return take_other("null");
     found[key_].reset();
     open_ = nullptr;
     return true;
   }
-  bool boolean(bool) override { return stop("a mask file may contain only integers: a boolean"); }
-  bool number_float(double, const std::string& text) override {
-    return stop("a mask file may contain only integers: " + text.substr(0, 40));
-  }
-  bool string(std::string& text) override {
-    return stop("a mask file may contain only integers: " + show_text(text));
-  }
-  bool binary(nlohmann::json::binary_t&) override { return stop("binary data"); }
   bool number_integer(int64_t number) override { return take(number); }
   bool number_unsigned(uint64_t number) override {
     if (number > static_cast<uint64_t>(kMaxTokens))
@@ -69,7 +59,6 @@ class MaskEvents final : public nlohmann::json_sax<nlohmann::json> {
     has_root_ = true;
     return true;
   }
-  bool end_object() override { return true; }
   bool key(std::string& name) override;
   bool start_array(size_t) override;
   bool end_array() override;
@@ -79,10 +68,6 @@ class MaskEvents final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  bool stop(std::string what) {
-    problem = std::move(what);
-    return false;
-  }
   bool take(int64_t number);
 
   size_t key_ = 0;

@@ -1,6 +1,7 @@
 #include "sim/scenario/order_file.h"
 
 #include "sim/scenario/complaints.h"
+#include "sim/scenario/integer_events.h"
 #include "sim/scenario/text_file.h"
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 namespace cpscope {
 namespace {
@@ -27,48 +27,24 @@ struct OrderContent {
   std::optional<Lists> ranks, kv_ranks, rearrange, kv_rearrange;
 };
 
-/// Takes the JSON as parser events, so that an untrusted file causes no tree of values and no
-/// recursion.
-class OrderEvents final : public nlohmann::json_sax<nlohmann::json> {
+class OrderEvents final : public IntegerEvents {
  public:
   OrderContent content;
-  std::string problem;           // what is wrong with the content, empty if nothing is
-  std::optional<size_t> offset;  // byte at which the JSON syntax is broken
 
-  bool null() override { return take_other("null"); }
-  bool boolean(bool) override { return take_other("a boolean"); }
+  OrderEvents() : IntegerEvents("an order file") {}
   bool number_float(double, const std::string& text) override {
     return take_other("the float " + text.substr(0, 40));
   }
-  bool string(std::string& text) override { return take_other(show_text(text)); }
-  bool binary(nlohmann::json::binary_t&) override { return take_other("binary data"); }
   bool number_integer(int64_t number) override {
     return stop(fmt::format("token ids and cp_size must not be negative: {}", number));
   }
   bool number_unsigned(uint64_t number) override;
   bool start_object(size_t) override;
-  bool end_object() override { return true; }
   bool key(std::string& name) override;
   bool start_array(size_t) override;
   bool end_array() override;
-  bool parse_error(size_t position, const std::string&,
-                   const nlohmann::json::exception& exception) override {
-    offset = position;
-    // The text of "[json.exception.parse_error.101] parse error at line 1, column 2: ..." after the
-    // code.
-    const std::string text = exception.what();
-    const size_t code_end = text.find("] ");
-    return stop("not JSON: " + (code_end == std::string::npos ? text : text.substr(code_end + 2)));
-  }
 
  private:
-  bool stop(std::string what) {
-    problem = std::move(what);
-    return false;
-  }
-  bool take_other(const std::string& shown) {
-    return stop("an order file may contain only integers: " + shown);
-  }
   std::optional<Lists>* find_lists(std::string_view name);
 
   std::string key_;

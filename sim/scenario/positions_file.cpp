@@ -1,6 +1,6 @@
 #include "sim/scenario/positions_file.h"
 
-#include "sim/scenario/complaints.h"
+#include "sim/scenario/integer_events.h"
 #include "sim/scenario/scenario.h"
 #include "sim/scenario/text_file.h"
 
@@ -10,32 +10,17 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 namespace cpscope {
 namespace {
 
 constexpr int64_t kMaxPositionBytes = 256LL << 20;
 
-/// Takes the JSON as parser events, so that an untrusted file causes no tree of values and no
-/// recursion.
-class PositionEvents final : public nlohmann::json_sax<nlohmann::json> {
+class PositionEvents final : public IntegerEvents {
  public:
   std::optional<std::vector<int64_t>> q, kv;
-  std::string problem;           // what is wrong with the content, empty if nothing is
-  std::optional<size_t> offset;  // byte at which the JSON syntax is broken
 
-  bool null() override { return stop("a position file may contain only integers: null"); }
-  bool boolean(bool) override {
-    return stop("a position file may contain only integers: a boolean");
-  }
-  bool number_float(double, const std::string& text) override {
-    return stop("a position file may contain only integers: " + text.substr(0, 40));
-  }
-  bool string(std::string& text) override {
-    return stop("a position file may contain only integers: " + show_text(text));
-  }
-  bool binary(nlohmann::json::binary_t&) override { return stop("binary data"); }
+  PositionEvents() : IntegerEvents("a position file") {}
   bool number_integer(int64_t number) override {
     return stop(fmt::format("positions must not be negative: {}", number));
   }
@@ -49,7 +34,6 @@ class PositionEvents final : public nlohmann::json_sax<nlohmann::json> {
   bool start_object(size_t) override {
     return std::exchange(has_root_, true) ? stop("values must not be objects") : true;
   }
-  bool end_object() override { return true; }
   bool key(std::string& name) override {
     if (name != "q" && name != "kv") return stop("unknown key: " + show_text(name));
     next_ = name == "q" ? &q : &kv;
@@ -64,21 +48,8 @@ class PositionEvents final : public nlohmann::json_sax<nlohmann::json> {
     open_ = nullptr;
     return true;
   }
-  bool parse_error(size_t position, const std::string&,
-                   const nlohmann::json::exception& exception) override {
-    offset = position;
-    // The text of "[json.exception.parse_error.101] parse error ..." after the code.
-    const std::string text = exception.what();
-    const size_t code_end = text.find("] ");
-    return stop("not JSON: " + (code_end == std::string::npos ? text : text.substr(code_end + 2)));
-  }
 
  private:
-  bool stop(std::string what) {
-    problem = std::move(what);
-    return false;
-  }
-
   std::optional<std::vector<int64_t>>* next_ = nullptr;
   std::vector<int64_t>* open_ = nullptr;
   bool has_root_ = false;
