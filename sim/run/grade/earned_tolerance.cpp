@@ -1,6 +1,7 @@
 #include "sim/run/grade/earned_tolerance.h"
 
 #include "sim/run/grade/grade.h"
+#include "sim/run/grade/tensor_grader.h"
 #include "sim/run/record/item_tensors.h"
 
 #include <algorithm>
@@ -46,19 +47,6 @@ double typical_row_error(const Tensor& whole, double budget_l2) {
 /// Factor on the budget of a sample of `draws` rows.
 double sample_factor(double draws) {
   return std::max(1.0, (1 + kSigmas / std::sqrt(2 * std::max(1.0, draws))) / 2);
-}
-
-/// |left - right|2 of two rows; infinite if the distance of two values is undefined.
-double row_distance(std::span<const double> left, std::span<const double> right) {
-  double sum = 0;
-  for (size_t lane = 0; lane < left.size(); ++lane) {
-    const bool both_nan = std::isnan(left[lane]) && std::isnan(right[lane]);
-    if (left[lane] == right[lane] || both_nan) continue;
-    const double difference = left[lane] - right[lane];
-    sum +=
-        std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference * difference;
-  }
-  return std::sqrt(sum);
 }
 
 EarnedDistance weigh_item(const Tensor& left, const Tensor& right, double rel_l2, double row_l2) {

@@ -100,8 +100,11 @@ Suspect SuspectMaker::as_asked(bool by_rank) const {
   Suspect suspect;
   AlteredAttention& altered = suspect.attention;
   altered.times = by_mask(scenario_);
-  altered.query_positions = rotary_positions(scenario_, plan_.layout.slots, Side::q);
-  altered.key_positions = rotary_positions(scenario_, plan_.layout.slots, Side::kv);
+  // A long batch would keep them for every suspect.
+  if (scenario_.attention.rope_theta > 0) {
+    altered.query_positions = rotary_positions(scenario_, plan_.layout.slots, Side::q);
+    altered.key_positions = rotary_positions(scenario_, plan_.layout.slots, Side::kv);
+  }
   altered.theta = scenario_.attention.rope_theta;
   altered.scale = scenario_.attention.effective_scale();
   altered.softcap = scenario_.attention.softcap;

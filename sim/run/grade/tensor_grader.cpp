@@ -98,6 +98,18 @@ int64_t group_of(const Compared& sides, GroupKind kind, int64_t row) {
 
 double typical_rounding(Dtype dtype) { return unit_roundoff(dtype) / std::sqrt(6.0); }
 
+double row_distance(std::span<const double> left, std::span<const double> right) {
+  double sum = 0;
+  for (size_t lane = 0; lane < left.size(); ++lane) {
+    const bool both_nan = std::isnan(left[lane]) && std::isnan(right[lane]);
+    if (left[lane] == right[lane] || both_nan) continue;
+    const double difference = left[lane] - right[lane];
+    sum +=
+        std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference * difference;
+  }
+  return std::sqrt(sum);
+}
+
 double row_norm(const double* row, int64_t lanes) {
   double sum = 0;
   for (int64_t lane = 0; lane < lanes; ++lane)

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ double typical_rounding(Dtype dtype);
 
 /// Length of a row, infinities and NaN excluded.
 double row_norm(const double* row, int64_t lanes);
+
+/// |left - right|2 of two rows; two NaN are equal, a distance that is undefined is infinite.
+double row_distance(std::span<const double> left, std::span<const double> right);
 
 /// Token, owner and sequence of the rows of one side.
 struct RowPlaces {

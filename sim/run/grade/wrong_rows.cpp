@@ -1,5 +1,7 @@
 #include "sim/run/grade/wrong_rows.h"
 
+#include "sim/run/grade/tensor_grader.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,23 +9,6 @@
 
 namespace cpscope {
 namespace {
-
-double length_of_row(std::span<const double> row) {
-  double sum = 0;
-  for (const double value : row) sum += std::isfinite(value) ? value * value : 0.0;
-  return std::sqrt(sum);
-}
-
-double distance_of_rows(std::span<const double> a, std::span<const double> b) {
-  double sum = 0;
-  for (size_t lane = 0; lane < a.size(); ++lane) {
-    if (a[lane] == b[lane] || (std::isnan(a[lane]) && std::isnan(b[lane]))) continue;
-    const double difference = a[lane] - b[lane];
-    if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
-    sum += difference * difference;
-  }
-  return std::sqrt(sum);
-}
 
 /// `count` of the rows, spread over all of them without a period, the first of them too.
 std::vector<JudgedRow> spread(const std::vector<JudgedRow>& rows, size_t count) {
@@ -48,10 +33,11 @@ std::vector<JudgedRow> spread(const std::vector<JudgedRow>& rows, size_t count) 
 double WrongTensor::excess(const JudgedRow& row, std::span<const double> predicted) const {
   // A row of another length may have another error.
   constexpr double kRowsOverTypical = 3.0;
-  const double allowed =
-      std::max({row.allowed, kRowsOverTypical * std::min(budget, 0.1) * length_of_row(predicted),
-                std::numeric_limits<double>::min()});
-  return distance_of_rows(row.seen, predicted) / allowed;
+  const double allowed = std::max(
+      {row.allowed,
+       kRowsOverTypical * std::min(budget, 0.1) * row_norm(predicted.data(), std::ssize(predicted)),
+       std::numeric_limits<double>::min()});
+  return row_distance(row.seen, predicted) / allowed;
 }
 
 WrongTensor find_wrong_rows(const TensorGrade& tensor, const Tensor& seen, const Tensor& exact,
@@ -72,7 +58,7 @@ WrongTensor find_wrong_rows(const TensorGrade& tensor, const Tensor& seen, const
                              take(seen, static_cast<size_t>(tokens[place] * heads + head)),
                              take(exact, row),
                              tensor.row_budgets[row]};
-      const double distance = distance_of_rows(judged.seen, judged.exact);
+      const double distance = row_distance(judged.seen, judged.exact);
       if (!is_valid[static_cast<size_t>(tokens[place])]) {
         if (distance > judged.allowed) wrong_padding.push_back(judged);
         continue;
