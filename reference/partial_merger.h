@@ -13,8 +13,9 @@ namespace cpscope::reference {
 /// scenario requires. Items with different accumulators may run at the same time.
 ///
 /// accumulate = fp32: (o, lse) are merged one after another, by log-sum-exp. accumulate = dtype
-/// with a 16-bit dtype: TransformerEngine's two phases; partials are stored, first all lse are
-/// merged, then every o is added, weighted with the final lse and rounded, in step order.
+/// with a 16-bit dtype: TransformerEngine's two phases (before 2.20); partials are stored, first
+/// all lse are merged, then every o is added, weighted with the final lse and rounded, in step
+/// order.
 template <class T>
 class PartialMerger {
  public:
