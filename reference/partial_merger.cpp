@@ -3,6 +3,7 @@
 #include "reference/online_softmax.h"
 #include "reference/round_rows.h"
 #include "reference/row_moves.h"
+#include "sim/base/check.h"
 #include "sim/run/dtype.h"
 
 #include <algorithm>
@@ -32,7 +33,7 @@ T PartialMerger<T>::sink_of(int32_t head) const {
 template <class T>
 void PartialMerger<T>::merge(const MergeItem& item) {
   const BufferSpec& spec = plan_.buffer(item.into);
-  if (spec.kind == BufferKind::out) return merge_out(item, spec);
+  if (spec.kind == BufferKind::out) return merge_out(item);
   merge_sum(item, &BufferMemory<T>::first);
   merge_sum(item, &BufferMemory<T>::second);
 }
@@ -45,6 +46,8 @@ void PartialMerger<T>::merge_sum(const MergeItem& item, AlignedVector<T> BufferM
     return;
   }
   const AlignedVector<T>& partial = memory_.at(item.partial).*array;
+  CPSCOPE_CHECK(item.into_rows == kAllRows, "gradients are merged row by row", to_index(item.into),
+                to_index(item.into_rows));
   // A ring slot may be larger than its present number of rows.
   const size_t count = std::min(into.size(), partial.size());
   const Numerics& numerics = plan_.scenario.numerics;
@@ -60,8 +63,27 @@ void PartialMerger<T>::merge_sum(const MergeItem& item, AlignedVector<T> BufferM
   }
 }
 
+/// The cells (row, head) of the accumulator that a partial has, in the partial's order.
 template <class T>
-void PartialMerger<T>::merge_out(const MergeItem& item, const BufferSpec& spec) {
+std::vector<int64_t> PartialMerger<T>::cells_of(const MergeItem& item) const {
+  const BufferSpec& spec = plan_.buffer(item.into);
+  const int64_t heads = spec.heads.size();
+  std::vector<int64_t> found;
+  const auto add_row = [&](int64_t row) {
+    for (int64_t head = 0; head < heads; ++head) found.push_back(row * heads + head);
+  };
+  if (item.into_rows == kAllRows) {
+    for (int64_t row = 0; row < spec.rows; ++row) add_row(row);
+    return found;
+  }
+  for (const TokenRun& run : plan_.list(item.into_rows)) {
+    for (int64_t row = run.begin; row < run.end; row += run.stride) add_row(row);
+  }
+  return found;
+}
+
+template <class T>
+void PartialMerger<T>::merge_out(const MergeItem& item) {
   BufferMemory<T>& into = memory_.at(item.into);
   if (item.order == 0) {
     std::fill(into.first.begin(), into.first.end(), T(0));
@@ -70,43 +92,53 @@ void PartialMerger<T>::merge_out(const MergeItem& item, const BufferSpec& spec) 
   }
   if (item.partial == kNoBuffer) return;
   const BufferMemory<T>& partial = memory_.at(item.partial);
+  const std::vector<int64_t> targets = cells_of(item);
   if (keeps_partials_) {
-    kept_[item.into].push_back(partial);
-    for (int64_t i = 0; i < cells(spec); ++i)
-      into.second[i] = log_sum_exp(into.second[i], partial.second[i]);
+    for (size_t i = 0; i < targets.size(); ++i) {
+      T& lse = into.second[targets[i]];
+      lse = log_sum_exp(lse, partial.second[i]);
+    }
+    kept_[item.into].push_back({partial, targets});
     return;
   }
   const int64_t lanes = plan_.scenario.attention.head_dim_v;
-  for (int64_t i = 0; i < cells(spec); ++i) {
-    const T whole = log_sum_exp(into.second[i], partial.second[i]);
-    const T old_weight = weight_of(into.second[i], whole),
-            new_weight = weight_of(partial.second[i], whole);
-    T* value = into.first.data() + i * lanes;
-    const T* addend = partial.first.data() + i * lanes;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    T& lse = into.second[targets[i]];
+    const T whole = log_sum_exp(lse, partial.second[i]);
+    const T old_weight = weight_of(lse, whole), new_weight = weight_of(partial.second[i], whole);
+    T* value = into.first.data() + targets[i] * lanes;
+    const T* addend = partial.first.data() + static_cast<int64_t>(i) * lanes;
     for (int64_t lane = 0; lane < lanes; ++lane)
       value[lane] = value[lane] * old_weight + addend[lane] * new_weight;
-    into.second[i] = whole;
+    lse = whole;
   }
 }
 
 /// TransformerEngine's second phase. thd rounds each addend first; bshd and sbhd do not.
 template <class T>
-void PartialMerger<T>::sum_kept_partials(BufferId id, const BufferSpec& spec) {
+void PartialMerger<T>::sum_kept_partials(BufferId id) {
   BufferMemory<T>& into = memory_.at(id);
   const Dtype dtype = plan_.scenario.numerics.dtype;
   const int64_t lanes = plan_.scenario.attention.head_dim_v;
   const bool rounds_twice = plan_.scenario.batch.qkv_format == QkvFormat::thd;
-  for (const BufferMemory<T>& partial : kept_[id]) {
-    for (int64_t i = 0; i < cells(spec); ++i) {
-      const T weight = weight_of(partial.second[i], into.second[i]);
+  for (const auto& [partial, targets] : kept_[id]) {
+    for (size_t i = 0; i < targets.size(); ++i) {
+      const T weight = weight_of(partial.second[i], into.second[targets[i]]);
       for (int64_t lane = 0; lane < lanes; ++lane) {
-        T addend = partial.first[i * lanes + lane] * weight;
+        T addend = partial.first[static_cast<int64_t>(i) * lanes + lane] * weight;
         if (rounds_twice) addend = round_to(dtype, addend);
-        T& value = into.first[i * lanes + lane];
+        T& value = into.first[targets[i] * lanes + lane];
         value = round_to(dtype, value + addend);
       }
     }
   }
+}
+
+template <class T>
+void PartialMerger<T>::settle(BufferId id) {
+  if (!keeps_partials_ || kept_[id].empty()) return;
+  sum_kept_partials(id);
+  kept_[id].clear();
 }
 
 template <class T>
@@ -117,7 +149,7 @@ void PartialMerger<T>::finish(const FinishItem& item) {
     // Kept partials are weighted later: with an lse that includes the sink, values are not rounded
     // once more because of the sink.
     if (plan_.scenario.attention.softmax_type != SoftmaxType::vanilla) add_sink(spec, memory);
-    if (keeps_partials_) sum_kept_partials(item.buffer, spec);
+    if (keeps_partials_) sum_kept_partials(item.buffer);
   }
   const Dtype dtype = plan_.scenario.numerics.dtype;
   round_rows(dtype, std::span<T>(memory.first));

@@ -15,7 +15,7 @@ namespace cpscope::reference {
 /// accumulate = fp32: (o, lse) are merged one after another, by log-sum-exp. accumulate = dtype
 /// with a 16-bit dtype: TransformerEngine's two phases (before 2.20); partials are stored, first
 /// all lse are merged, then every o is added, weighted with the final lse and rounded, in step
-/// order.
+/// order; a sum that another rank will merge goes through the second phase when it is sent.
 template <class T>
 class PartialMerger {
  public:
@@ -24,6 +24,8 @@ class PartialMerger {
 
   void merge(const MergeItem& item);
   void finish(const FinishItem& item);
+  /// Call before the rows of a buffer are sent as a partial result.
+  void settle(BufferId id);
 
   /// The logit that is added to every row's sum: the learned one, else 0.
   T sink_of(int32_t head) const;
@@ -32,15 +34,20 @@ class PartialMerger {
 
  private:
   void merge_sum(const MergeItem& item, AlignedVector<T> BufferMemory<T>::*array);
-  void merge_out(const MergeItem& item, const BufferSpec& spec);
-  void sum_kept_partials(BufferId id, const BufferSpec& spec);
+  void merge_out(const MergeItem& item);
+  std::vector<int64_t> cells_of(const MergeItem& item) const;
+  void sum_kept_partials(BufferId id);
   void add_sink(const BufferSpec& spec, BufferMemory<T>& memory) const;
 
   const Plan& plan_;
   std::span<const double> sink_;
   RankMemory<T>& memory_;
   bool keeps_partials_ = false;
-  IdVector<BufferId, std::vector<BufferMemory<T>>> kept_;  // of accumulators: [merge]
+  struct Kept {
+    BufferMemory<T> partial;
+    std::vector<int64_t> cells;  // of the accumulator, one for each of the partial
+  };
+  IdVector<BufferId, std::vector<Kept>> kept_;  // of accumulators: [merge]
 };
 
 }  // namespace cpscope::reference

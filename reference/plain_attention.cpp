@@ -145,7 +145,8 @@ PlainPartial<Real> compute_partial(const PlainUnit<Real>& unit, const PlainBlock
   partial.out.resize(range.rows(), unit.values.cols());
   partial.out.noalias() = weights * unit.values.middleRows(hop.begin, hop.end - hop.begin);
   partial.out.array().colwise() /= row_sums;
-  if (unit.rules.merges_in_dtype) round_all<Real>(unit.rules.dtype, partial.out);
+  if (unit.rules.merges_in_dtype || unit.group.hops.rounds_partials)
+    round_all<Real>(unit.rules.dtype, partial.out);
   return partial;
 }
 
@@ -311,7 +312,9 @@ void accumulate_dq(const PlainUnit<Real>& unit, const PlainBlock<Real>& block,
     Rows<Real> term(range.rows(), unit.keys.cols());
     term.noalias() = d_logits.middleCols(hop.begin - range.key_begin, count) *
                      unit.keys.middleRows(hop.begin, count);
-    dq += term * rules.scale;
+    term *= rules.scale;
+    if (unit.group.hops.rounds_dq) round_all<Real>(rules.dtype, term);
+    dq += term;
     if (rules.merges_in_dtype) round_all<Real>(rules.dtype, dq);
   }
   for (int64_t row = 0; row < range.rows(); ++row) {

@@ -133,6 +133,7 @@ class Walk {
   void run_pass(Direction direction) {
     const Pass& pass = plan_.pass(direction);
     direction_ = direction;
+    if (direction == Direction::backward) fill_statistics();
     for (const Stage& stage : pass.stages) {
       if constexpr (Seam::kIsOpen) seam_.before_stage(pass, stage, direction);
       run_stage(pass, stage);
@@ -144,6 +145,24 @@ class Walk {
     }
   }
 
+  /// lse and delta of every rank's rows, where queries move in the backward.
+  void fill_statistics() {
+    for (const HomeBuffers& home : plan_.home) {
+      if (home.stats == kNoBuffer) continue;
+      const BufferSpec& spec = plan_.buffer(home.stats);
+      BufferMemory<T>& stats = memory_.at(home.stats);
+      stats.second = memory_.at(home.out).second;
+      for_each_index(
+          spec.rows,
+          [&](int64_t row) {
+            for (int32_t head = 0; head < spec.heads.size(); ++head)
+              stats.first[row * spec.heads.size() + head] =
+                  row_delta(home.out, home.d_out, head, row);
+          },
+          options_.threads);
+    }
+  }
+
   void run_stage(const Pass& pass, const Stage& stage) {
     switch (stage.kind) {
       case StageKind::transfer:
@@ -151,7 +170,9 @@ class Walk {
         run_grouped(
             stage, [&](int64_t i) { return to_index(pass.transfers[i].dst); },
             [&](int64_t i) {
-              if (!replaces(pass.transfers[i])) move_rows(plan_, pass.transfers[i], memory_);
+              const TransferItem& item = pass.transfers[i];
+              if (item.payload == Payload::partial) merger_.settle(item.from);
+              if (!replaces(item)) move_rows(plan_, item, memory_);
             });
         break;
       case StageKind::reorder:
@@ -368,7 +389,7 @@ class Walk {
       const HeadView<T> dq = view<T>(item.dq, head, false), lse = view<T>(item.out, head, true);
       for (int64_t row = 0; row < rows; ++row) {
         std::fill_n(dq.row(row), settings_.dim_qk, T(0));
-        delta[row] = row_delta(item, head, row);
+        delta[row] = row_delta(item.out, item.d_out, head, row);
       }
       const TileWork work = tile_backward<T>(
           settings_, plan_.slices_of(item), view<const T>(item.q, head, false),
@@ -381,28 +402,40 @@ class Walk {
   }
 
   /// rowsum(d_out * out); 0 for rows that see nothing, whose d_out may be NaN.
-  T row_delta(const ComputeItem& item, int32_t head, int64_t row) {
-    if (*view<T>(item.out, head, true).row(row) == -std::numeric_limits<T>::infinity()) return T(0);
-    return dot_product<T>(view<const T>(item.out, head, false).row(row),
-                          view<const T>(item.d_out, head, false).row(row), settings_.dim_v);
+  T row_delta(BufferId out, BufferId d_out, int32_t head, int64_t row) {
+    if (*view<T>(out, head, true).row(row) == -std::numeric_limits<T>::infinity()) return T(0);
+    if (plan_.buffer(out).kind == BufferKind::stats) return *view<T>(out, head, false).row(row);
+    return dot_product<T>(view<const T>(out, head, false).row(row),
+                          view<const T>(d_out, head, false).row(row), settings_.dim_v);
   }
 
   /// d_sink = -sum over rows of exp(sink - lse) * rowsum(d_out * out), each row once, on the rank
   /// that computed it.
   void collect_sink_gradient() {
     output_.answer.d_sink.assign(static_cast<size_t>(attention_.heads), 0.0);
+    if (plan_.home.front().stats != kNoBuffer) {
+      for (const HomeBuffers& home : plan_.home) {
+        const BufferSpec& spec = plan_.buffer(home.out);
+        add_sink_gradients(home.out, home.d_out, spec.heads, spec.rows);
+      }
+      return;
+    }
     IdVector<BufferId, bool> is_counted(plan_.buffers.size());
     for (const ComputeItem& item : plan_.backward.computes) {
       if (is_counted[item.out]) continue;
       is_counted[item.out] = true;
-      for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
-        const HeadView<T> lse = view<T>(item.out, head, true);
-        const double sink = static_cast<double>(merger_.sink_of(head));
-        for (int64_t row = 0; row < plan_.rows(item.q_tokens); ++row) {
-          if (*lse.row(row) == -std::numeric_limits<T>::infinity()) continue;
-          output_.answer.d_sink[head] -= std::exp(sink - static_cast<double>(*lse.row(row))) *
-                                         static_cast<double>(row_delta(item, head, row));
-        }
+      add_sink_gradients(item.out, item.d_out, item.heads, plan_.rows(item.q_tokens));
+    }
+  }
+
+  void add_sink_gradients(BufferId out, BufferId d_out, HeadRange heads, int64_t rows) {
+    for (int32_t head = heads.begin; head < heads.end; ++head) {
+      const HeadView<T> lse = view<T>(out, head, true);
+      const double sink = static_cast<double>(merger_.sink_of(head));
+      for (int64_t row = 0; row < rows; ++row) {
+        if (*lse.row(row) == -std::numeric_limits<T>::infinity()) continue;
+        output_.answer.d_sink[head] -= std::exp(sink - static_cast<double>(*lse.row(row))) *
+                                       static_cast<double>(row_delta(out, d_out, head, row));
       }
     }
   }

@@ -19,6 +19,8 @@ LaneCounts lane_counts(BufferKind kind, const Attention& attention) {
       return {attention.head_dim_qk, attention.head_dim_v};
     case BufferKind::out:
       return {attention.head_dim_v, 1};
+    case BufferKind::stats:
+      return {1, 1};
   }
   return {};
 }
@@ -48,12 +50,17 @@ void for_each_row(const Plan& plan, RunListId list, int64_t all_rows, Visit visi
   }
 }
 
+/// True if the wire rounds sums to the dtype. Rows that stay on the rank are not rounded; finished
+/// rows are in the dtype already.
+bool rounds_sums(const TransferItem& item) {
+  const bool is_sum = item.payload == Payload::dkv || item.payload == Payload::dq ||
+                      item.payload == Payload::partial;
+  return is_sum && item.link != LinkClass::self && !item.wire_fp32;
+}
+
 template <class T>
-void move_lanes(const Numerics& numerics, const TransferItem& item, const T* from, T* to,
-                int64_t lanes) {
-  // Rows that stay on the rank are not rounded by a wire.
-  const bool rounds =
-      item.payload == Payload::dkv && item.link != LinkClass::self && !item.wire_fp32;
+void move_lanes(const Numerics& numerics, const TransferItem& item, bool rounds, const T* from,
+                T* to, int64_t lanes) {
   if (!rounds && item.landing == Landing::replace) {
     std::copy_n(from, lanes, to);
     return;
@@ -67,7 +74,8 @@ void move_lanes(const Numerics& numerics, const TransferItem& item, const T* fro
 /// One array of a transfer's buffers, with `width` elements per head.
 template <class T>
 void move_array(const Plan& plan, const TransferItem& item, std::span<const int64_t> targets,
-                const AlignedVector<T>& source, AlignedVector<T>& target, int64_t width) {
+                bool rounds, const AlignedVector<T>& source, AlignedVector<T>& target,
+                int64_t width) {
   if (width == 0) return;
   const BufferSpec &from = plan.buffer(item.from), &to = plan.buffer(item.to);
   // The item's heads are contiguous in a row of either buffer.
@@ -77,7 +85,7 @@ void move_array(const Plan& plan, const TransferItem& item, std::span<const int6
   T* first_to = target.data() + (item.heads.begin - to.heads.begin) * width;
   for_each_row(plan, item.from_rows, static_cast<int64_t>(targets.size()),
                [&](int64_t index, int64_t row) {
-                 move_lanes(plan.scenario.numerics, item, first_from + row * from_row,
+                 move_lanes(plan.scenario.numerics, item, rounds, first_from + row * from_row,
                             first_to + targets[index] * to_row, lanes);
                });
 }
@@ -93,15 +101,15 @@ template <class T>
 void move_rows(const Plan& plan, const TransferItem& item, RankMemory<T>& memory) {
   const BufferSpec& from = plan.buffer(item.from);
   const LaneCounts lanes = lane_counts(from.kind, plan.scenario.attention);
-  const int64_t rows = item.from_rows != kAllRows ? plan.rows(item.from_rows)
-                       : item.tokens != kNoTokens ? plan.rows(item.tokens)
-                                                  : from.rows;
+  const int64_t rows = plan.rows_of(item);
   std::vector<int64_t> targets(static_cast<size_t>(rows));
   for_each_row(plan, item.to_rows, rows, [&](int64_t index, int64_t row) { targets[index] = row; });
-  move_array(plan, item, targets, memory.at(item.from).first, memory.at(item.to).first,
+  const bool rounds = rounds_sums(item);
+  move_array(plan, item, targets, rounds, memory.at(item.from).first, memory.at(item.to).first,
              lanes.first);
-  move_array(plan, item, targets, memory.at(item.from).second, memory.at(item.to).second,
-             lanes.second);
+  // The lse beside o is never rounded.
+  move_array(plan, item, targets, rounds && from.kind != BufferKind::out,
+             memory.at(item.from).second, memory.at(item.to).second, lanes.second);
 }
 
 template <class T>

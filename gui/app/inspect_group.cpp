@@ -125,7 +125,7 @@ void add_step_computes(Sheet& sheet, const StepRef& step) {
 
 void add_step_bytes(Sheet& sheet, const StepRef& step) {
   const PlanIndex& index = sheet.index();
-  std::array<int64_t, 6> bytes{};
+  std::array<int64_t, kPayloads> bytes{};
   int64_t total = 0, most = 0;
   LinkTarget busiest;
   std::map<std::pair<int32_t, int32_t>, int64_t> links;
@@ -206,7 +206,7 @@ Inspection inspect_link(Sheet sheet, const LinkTarget& link) {
   for (const Direction direction : kDirections) {
     const ItemColumns& c = index.columns(direction, StageKind::transfer);
     std::vector<ItemId> items;
-    std::array<int64_t, 6> bytes{};
+    std::array<int64_t, kPayloads> bytes{};
     for (size_t i = 0; i < c.rank.size(); ++i) {
       if (c.rank[i] != link.src || c.other_rank[i] != link.dst) continue;
       const TransferItem& item = index.pass(direction).transfers[i];

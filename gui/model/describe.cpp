@@ -243,6 +243,16 @@ std::string bytes_formula(const Plan& plan, const WireBytes& wire) {
   const Attention& attention = plan.scenario.attention;
   const int32_t qk = attention.head_dim_qk, v = attention.head_dim_v;
   const bool is_kv = side_of(wire.payload) == Side::kv;
+  const std::string copies = wire.copies > 1 ? print_count(wire.copies) + " x " : "";
+  if (wire.payload == Payload::partial || wire.payload == Payload::stats) {
+    const int32_t statistic = plan.scenario.numerics.dtype == Dtype::fp64 ? 8 : 4;
+    const std::string row = wire.payload == Payload::stats
+                                ? fmt::format("{} bytes of lse and delta", 2 * statistic)
+                                : fmt::format("(head_dim {} x {} + {} of lse)", v,
+                                              count_text(wire.element, "byte"), statistic);
+    return fmt::format("{}{} x {} x {} = {}", copies, count_text(wire.rows, "token"),
+                       count_text(wire.heads, "head"), row, print_bytes(wire.bytes));
+  }
   std::string head_dim;
   if (!is_kv) {
     const bool is_qk = wire.payload == Payload::q || wire.payload == Payload::dq;
@@ -252,10 +262,9 @@ std::string bytes_formula(const Plan& plan, const WireBytes& wire) {
   } else {
     head_dim = fmt::format("(head_dim {} + {})", qk, v);
   }
-  return fmt::format(
-      "{}{} x {} x {} x {} = {}", wire.copies > 1 ? print_count(wire.copies) + " x " : "",
-      count_text(wire.rows, "token"), count_text(wire.heads, is_kv ? "KV head" : "head"), head_dim,
-      count_text(wire.element, "byte"), print_bytes(wire.bytes));
+  return fmt::format("{}{} x {} x {} x {} = {}", copies, count_text(wire.rows, "token"),
+                     count_text(wire.heads, is_kv ? "KV head" : "head"), head_dim,
+                     count_text(wire.element, "byte"), print_bytes(wire.bytes));
 }
 
 double flops_of(const PlanIndex& plan, Direction direction, int64_t pairs) {

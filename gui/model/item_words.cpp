@@ -9,11 +9,14 @@ namespace cpscope::gui {
 
 std::string_view name_rows(BufferKind kind) {
   constexpr std::string_view kNames[] = {
-      "queries", "keys and values", "outputs", "output gradients", "dQ", "dK and dV"};
+      "queries", "keys and values", "outputs",      "output gradients",
+      "dQ",      "dK and dV",       "lse and delta"};
   return kNames[static_cast<size_t>(kind)];
 }
 
-std::string_view name_rows(Payload payload) { return name_rows(static_cast<BufferKind>(payload)); }
+std::string_view name_rows(Payload payload) {
+  return payload == Payload::partial ? "partial results" : name_rows(kind_of(payload));
+}
 
 std::string name_heads(HeadRange heads, Side side) {
   const std::string_view kind = side == Side::kv ? "KV head" : "head";
@@ -75,7 +78,7 @@ std::string describe_finish(const Plan& plan, const FinishItem& item) {
                      to_name(scenario.numerics.dtype));
 }
 
-std::string describe_payloads(const std::array<int64_t, 6>& bytes) {
+std::string describe_payloads(const std::array<int64_t, kPayloads>& bytes) {
   std::string text;
   for (size_t p = 0; p < bytes.size(); ++p) {
     if (bytes[p] > 0)

@@ -36,6 +36,6 @@ std::string describe_amount(const Plan& plan, const ItemId& item);
 /// "the sink enters each row's softmax, once, and sums are rounded to bf16".
 std::string describe_finish(const Plan& plan, const FinishItem& item);
 /// "kv 48 KiB, dkv 96 KiB"; empty if nothing is sent.
-std::string describe_payloads(const std::array<int64_t, 6>& bytes);  // [Payload]
+std::string describe_payloads(const std::array<int64_t, kPayloads>& bytes);  // [Payload]
 
 }  // namespace cpscope::gui

@@ -27,6 +27,8 @@ ArrayLanes array_lanes(BufferKind kind, bool second, const Attention& attention)
       return padded(second ? attention.head_dim_v : attention.head_dim_qk);
     case BufferKind::out:
       return second ? ArrayLanes{1, 1} : padded(attention.head_dim_v);
+    case BufferKind::stats:
+      return {1, 1};
   }
   return {};
 }

@@ -199,6 +199,9 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
     if (dim > kMaxHeadDim)
       return fmt::format("the GPU kernels hold head dimensions up to {}: {}", kMaxHeadDim, dim);
   }
+  const auto is_partial = [](const TransferItem& item) { return item.payload == Payload::partial; };
+  if (std::any_of(plan.forward.transfers.begin(), plan.forward.transfers.end(), is_partial))
+    return "partial results that another rank merges are not in the GPU executors yet";
   return std::nullopt;
 }
 

@@ -107,9 +107,12 @@ int64_t buffer_bytes(const BufferSpec& spec, const Scenario& scenario) {
       spec.kind == BufferKind::q || spec.kind == BufferKind::kv || spec.kind == BufferKind::d_out;
   const int64_t lanes = lanes_of(spec.kind, scenario.attention);
   constexpr int64_t kSumBytes = 4;
-  const int64_t row = is_input ? lanes * element
-                               : (lanes + (spec.kind == BufferKind::out ? 1 : 0)) *
-                                     std::max(kSumBytes, element == 8 ? element : kSumBytes);
+  const int64_t statistics = spec.kind == BufferKind::out     ? 1
+                             : spec.kind == BufferKind::stats ? 2
+                                                              : 0;
+  const int64_t row =
+      is_input ? lanes * element
+               : (lanes + statistics) * std::max(kSumBytes, element == 8 ? element : kSumBytes);
   return spec.rows * spec.heads.size() * row;
 }
 

@@ -54,12 +54,17 @@ void mix_pass(const Pass& pass, Mixer& mixer) {
   }
   for (const MergeItem& item : pass.merges) {
     mixer.add_all({to_index(item.rank), to_index(item.partial), to_index(item.into), item.order});
+    if (item.into_rows != kAllRows) mixer.add_all({to_index(item.into_rows)});
   }
   for (const FinishItem& item : pass.finishes)
     mixer.add_all({to_index(item.rank), to_index(item.buffer)});
 }
 
 }  // namespace
+
+BufferKind kind_of(Payload payload) {
+  return payload == Payload::partial ? BufferKind::out : static_cast<BufferKind>(payload);
+}
 
 HeadRange kv_heads_of(const Attention& attention, HeadRange heads) {
   const int32_t group = attention.heads / attention.kv_heads;
@@ -77,12 +82,22 @@ int64_t lanes_of(BufferKind kind, const Attention& attention) {
     case BufferKind::kv:
     case BufferKind::dkv:
       return attention.head_dim_qk + attention.head_dim_v;
+    case BufferKind::stats:
+      return 0;
   }
   return 0;
 }
 
 Dtype wire_dtype(const TransferItem& item, const Numerics& numerics) {
-  return item.payload == Payload::dkv && item.wire_fp32 ? dkv_wire_dtype(numerics) : numerics.dtype;
+  return item.wire_fp32 && numerics.dtype != Dtype::fp64 ? Dtype::fp32 : numerics.dtype;
+}
+
+int64_t small_bytes(const TransferItem& item, int64_t rows, const Numerics& numerics) {
+  if (item.src == item.dst) return 0;
+  const int64_t values = item.payload == Payload::partial ? 1
+                         : item.payload == Payload::stats ? 2
+                                                          : 0;
+  return rows * item.heads.size() * values * (numerics.dtype == Dtype::fp64 ? 8 : 4);
 }
 
 uint64_t hash_plan(const Plan& plan) {
@@ -108,7 +123,7 @@ uint64_t hash_plan(const Plan& plan) {
 std::string to_hex(uint64_t value) { return fmt::format("{:016x}", value); }
 
 std::string_view to_name(BufferKind value) {
-  constexpr std::string_view kNames[] = {"q", "kv", "out", "d_out", "dq", "dkv"};
+  constexpr std::string_view kNames[] = {"q", "kv", "out", "d_out", "dq", "dkv", "stats"};
   return kNames[static_cast<size_t>(value)];
 }
 
@@ -118,7 +133,9 @@ std::string_view to_name(BufferRole value) {
   return kNames[static_cast<size_t>(value)];
 }
 
-std::string_view to_name(Payload value) { return to_name(static_cast<BufferKind>(value)); }
+std::string_view to_name(Payload value) {
+  return value == Payload::partial ? "partial" : to_name(kind_of(value));
+}
 
 std::string_view to_name(StageKind value) {
   constexpr std::string_view kNames[] = {"transfer", "reorder", "compute", "merge", "finish"};

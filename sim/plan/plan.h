@@ -21,8 +21,9 @@
 namespace cpscope {
 
 /// The content of the rows of a buffer. kv and dkv hold two tensors, K and V; out also holds the
-/// lse of its rows.
-enum class BufferKind : uint8_t { q, kv, out, d_out, dq, dkv };
+/// lse of its rows. stats holds the lse and delta = rowsum(d_out * out) of finished rows, which is
+/// what the backward needs of out where queries move.
+enum class BufferKind : uint8_t { q, kv, out, d_out, dq, dkv, stats };
 
 /// The purpose of a buffer.
 enum class BufferRole : uint8_t {
@@ -31,13 +32,14 @@ enum class BufferRole : uint8_t {
   ring_b,          // the same, odd hops
   rank_order,      // rows of several ranks, one rank after another
   sequence_order,  // the same rows by ascending token id
-  received,        // remote rows that this rank's queries need
+  received,        // rows of another rank, or its partial results for this rank's rows
   moved,           // query-side rows that this rank computes for others
   partial          // one compute item's result before it is merged
 };
 
-/// The content of a transfer.
-enum class Payload : uint8_t { q, kv, out, d_out, dq, dkv };
+/// The content of a transfer. partial: o and lse of rows that are not finished; they are merged by
+/// the owner of the rows.
+enum class Payload : uint8_t { q, kv, out, d_out, dq, dkv, stats, partial };
 
 /// The kind of wire that a transfer uses. `self` stays on the rank and costs nothing on the wire.
 enum class LinkClass : uint8_t { self, ring, group, direct };
@@ -71,7 +73,7 @@ inline constexpr BufferId kNoBuffer{-1};
 
 /// Attention of `heads` between the rows of q and the rows of KV given by `slices`. Without slices
 /// the rank idles in this step. Forward writes a partial (normalised o, lse) to `out`; backward
-/// reads out, d_out and writes partials to dq and dkv.
+/// reads out (or stats), d_out and writes partials to dq and dkv.
 struct ComputeItem {
   StepId step{};
   RankId rank{};
@@ -92,11 +94,11 @@ struct TransferItem {
   RunListId to_rows = kAllRows;    // rows of `to`, the same number
   RunListId tokens = kNoTokens;    // tokens of the rows, when a ring buffer is filled
   HeadRange heads;
-  int64_t bytes = 0;  // on the wire; 0 for link class self
+  int64_t bytes = 0;  // on the wire, statistics included; 0 for link class self
   Payload payload{};
   LinkClass link{};
   Landing landing{};
-  bool wire_fp32 = false;  // dkv: travels in fp32 instead of the dtype
+  bool wire_fp32 = false;  // dkv, partial, unfinished dq: travels in fp32 instead of the dtype
 };
 
 /// Rows of `to` gathered from `from`: to[i] = from[order[i]].
@@ -108,12 +110,13 @@ struct ReorderItem {
 };
 
 /// Adds a partial to an accumulator: (o, lse) by log-sum-exp, gradients by sum. `order` counts the
-/// merges into one accumulator.
+/// merges into one accumulator. A partial that was sent by another rank may hold only some rows.
 struct MergeItem {
   StepId step{};
   RankId rank{};
   BufferId partial{}, into{};
   int32_t order = 0;
+  RunListId into_rows = kAllRows;  // rows of `into`, one for each row of the partial
 };
 
 /// Turns the accumulator into the answer: for `out` the sink is added, once, and values are rounded
@@ -152,6 +155,9 @@ struct Pass {
 /// The buffers of one rank that hold its inputs and answers in local order.
 struct HomeBuffers {
   BufferId q{}, kv{}, out{}, d_out = kNoBuffer, dq = kNoBuffer, dkv = kNoBuffer;
+  /// Only where queries move in the backward. Complete when it begins: lse and delta follow from
+  /// out and d_out.
+  BufferId stats = kNoBuffer;
 };
 
 /// The complete schedule, made before anything runs. Immutable once made.
@@ -187,6 +193,7 @@ struct Plan {
   /// The number of rows that a transfer carries.
   int64_t rows_of(const TransferItem& item) const {
     if (item.from_rows != kAllRows) return rows(item.from_rows);
+    if (item.to_rows != kAllRows) return rows(item.to_rows);
     return item.tokens != kNoTokens ? rows(item.tokens) : buffer(item.from).rows;
   }
   std::span<const BandSlice> slices_of(const ComputeItem& item) const {
@@ -195,14 +202,24 @@ struct Plan {
   }
 };
 
+inline constexpr size_t kPayloads = static_cast<size_t>(Payload::partial) + 1;
+
+/// The kind of the buffers that a payload goes from and to.
+BufferKind kind_of(Payload payload);
+
 /// KV heads that the query heads read (query head h reads KV head h * kv_heads / heads).
 HeadRange kv_heads_of(const Attention& attention, HeadRange heads);
 
-/// Elements of one row of one head: head_dim_qk + head_dim_v for kv and dkv.
+/// Elements of one row of one head: head_dim_qk + head_dim_v for kv and dkv. Statistics, which are
+/// never in the dtype, are not counted.
 int64_t lanes_of(BufferKind kind, const Attention& attention);
 
 /// The dtype of a transfer's values on the wire.
 Dtype wire_dtype(const TransferItem& item, const Numerics& numerics);
+
+/// Bytes of the lse and delta that a transfer of `rows` rows carries: fp32, or fp64 if the dtype
+/// is; 0 if it carries none, or stays on its rank.
+int64_t small_bytes(const TransferItem& item, int64_t rows, const Numerics& numerics);
 
 /// A hash that differs whenever two plans differ in any item (FNV-1a over all arrays and the
 /// scenario's printed text).

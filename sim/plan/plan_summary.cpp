@@ -104,8 +104,13 @@ int64_t remote_keys(const Plan& plan, const std::vector<KeyRange>& seen, RankId 
   return remote;
 }
 
-void sum_bytes(const Pass& pass, std::vector<int64_t>& bytes) {
-  for (const TransferItem& item : pass.transfers) bytes[to_index(item.src)] += item.bytes;
+void sum_bytes(const Plan& plan, const Pass& pass, std::vector<int64_t>& bytes,
+               std::vector<int64_t>& small) {
+  for (const TransferItem& item : pass.transfers) {
+    const int64_t statistics = small_bytes(item, plan.rows_of(item), plan.scenario.numerics);
+    bytes[to_index(item.src)] += item.bytes - statistics;
+    small[to_index(item.src)] += statistics;
+  }
 }
 
 }  // namespace
@@ -156,8 +161,8 @@ PlanSummary summarise(const Plan& plan) {
                       &summary.backward_small_bytes}) {
     bytes->assign(ranks, 0);
   }
-  sum_bytes(plan.forward, summary.forward_bytes);
-  sum_bytes(plan.backward, summary.backward_bytes);
+  sum_bytes(plan, plan.forward, summary.forward_bytes, summary.forward_small_bytes);
+  sum_bytes(plan, plan.backward, summary.backward_bytes, summary.backward_small_bytes);
   for (const TransferItem& item : plan.forward.transfers)
     summary.kv_bytes_moved += item.payload == Payload::kv ? item.bytes : 0;
   summary.kv_bytes_necessary = necessary_kv_bytes(plan);

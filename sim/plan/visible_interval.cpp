@@ -33,38 +33,6 @@ ValidBase valid_base(const Plan& plan, int64_t sequence) {
   return base;
 }
 
-int64_t overlap(ColumnRange a, ColumnRange b) {
-  return std::max<int64_t>(0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
-}
-
-int64_t count_through_slices(const Plan& plan) {
-  const auto& sequences = plan.layout.slots.sequences;
-  std::vector<ValidBase> bases;  // [sequence]
-  ValidBase next;
-  for (const SequenceSlot& sequence : sequences) {
-    bases.push_back(next);
-    next.q += sequence.q_valid;
-    next.kv += sequence.kv_valid;
-  }
-  int64_t total = 0;
-  for (const MaskSlice& slice : plan.scenario.attention.slices) {
-    const auto after =
-        std::upper_bound(bases.begin(), bases.end(), slice.q0,
-                         [](int64_t q, const ValidBase& base) { return q < base.q; });
-    for (auto s = static_cast<size_t>(std::max<int64_t>(0, after - bases.begin() - 1));
-         s < bases.size() && bases[s].q < slice.q1; ++s) {
-      const int64_t to = std::min(slice.q1, bases[s].q + sequences[s].q_valid);
-      for (int64_t i = std::max(slice.q0, bases[s].q); i < to; ++i) {
-        const ColumnRange own =
-            visible_interval(plan.scenario.attention, sequences[s], i - bases[s].q);
-        total +=
-            overlap(slice_interval(slice, i), {own.begin + bases[s].kv, own.end + bases[s].kv});
-      }
-    }
-  }
-  return total;
-}
-
 /// Numbers in all buckets of so many rows, and the buckets.
 int64_t count_entries(std::span<const MaskSlice> slices, int64_t rows, int64_t rows_per_bucket) {
   int64_t entries = rows / rows_per_bucket;
@@ -157,31 +125,57 @@ int64_t find_slice(const Plan& plan, const SliceRows& rows, int64_t sequence, in
   return -1;
 }
 
-int64_t count_visible(const Plan& plan, const SliceRows& rows, int64_t sequence, int64_t i) {
-  const ColumnRange own =
-      visible_interval(plan.scenario.attention, plan.layout.slots.sequences[sequence], i);
-  if (plan.scenario.attention.mask_type != MaskType::slices)
-    return std::max<int64_t>(0, own.end - own.begin);
-  const ValidBase base = valid_base(plan, sequence);
-  int64_t total = 0;
-  for (const int32_t number : rows.near(sequence, i)) {
-    total += overlap(slice_interval(plan.scenario.attention.slices[number], base.q + i),
-                     {own.begin + base.kv, own.end + base.kv});
+std::vector<VisibleBlock> visible_blocks(const Plan& plan) {
+  constexpr int64_t kRows = 1 << 16;
+  const auto& sequences = plan.layout.slots.sequences;
+  std::vector<VisibleBlock> blocks;
+  const auto add = [&](VisibleBlock block) {
+    const int64_t end = block.end;
+    for (; block.begin < end; block.begin = block.end) {
+      block.end = std::min(end, block.begin + kRows);
+      blocks.push_back(block);
+    }
+  };
+  std::vector<ValidBase> bases(1);  // [sequence + 1]
+  for (const SequenceSlot& sequence : sequences)
+    bases.push_back({bases.back().q + sequence.q_valid, bases.back().kv + sequence.kv_valid});
+  if (plan.scenario.attention.mask_type != MaskType::slices) {
+    for (size_t s = 0; s < sequences.size(); ++s)
+      add({static_cast<int64_t>(s), 0, sequences[s].q_valid, nullptr, bases[s].q, bases[s].kv});
+    return blocks;
   }
-  return total;
+  for (const MaskSlice& slice : plan.scenario.attention.slices) {
+    const auto after =
+        std::upper_bound(bases.begin(), bases.end(), slice.q0,
+                         [](int64_t q, const ValidBase& base) { return q < base.q; });
+    for (auto s = static_cast<size_t>(std::max<int64_t>(0, after - bases.begin() - 1));
+         s < sequences.size() && bases[s].q < slice.q1; ++s) {
+      add({static_cast<int64_t>(s), std::max<int64_t>(0, slice.q0 - bases[s].q),
+           std::min(slice.q1 - bases[s].q, sequences[s].q_valid), &slice, bases[s].q, bases[s].kv});
+    }
+  }
+  return blocks;
+}
+
+ColumnRange visible_keys(const Plan& plan, const VisibleBlock& block, int64_t i) {
+  const ColumnRange own =
+      visible_interval(plan.scenario.attention, plan.layout.slots.sequences[block.sequence], i);
+  if (block.slice == nullptr) return own;
+  const ColumnRange allowed = slice_interval(*block.slice, block.q_base + i);
+  return {std::max(own.begin, allowed.begin - block.kv_base),
+          std::min(own.end, allowed.end - block.kv_base)};
 }
 
 int64_t count_all_visible(const Plan& plan) {
-  if (plan.scenario.attention.mask_type == MaskType::slices) return count_through_slices(plan);
-  const auto& sequences = plan.layout.slots.sequences;
-  std::vector<int64_t> by_sequence(sequences.size(), 0);
-  for_each_index(static_cast<int64_t>(sequences.size()), [&](int64_t s) {
-    for (int64_t i = 0; i < sequences[s].q_valid; ++i) {
-      const ColumnRange seen = visible_interval(plan.scenario.attention, sequences[s], i);
-      by_sequence[s] += std::max<int64_t>(0, seen.end - seen.begin);
+  const std::vector<VisibleBlock> blocks = visible_blocks(plan);
+  std::vector<int64_t> by_block(blocks.size(), 0);
+  for_each_index(std::ssize(blocks), [&](int64_t b) {
+    for (int64_t i = blocks[b].begin; i < blocks[b].end; ++i) {
+      const ColumnRange seen = visible_keys(plan, blocks[b], i);
+      by_block[b] += std::max<int64_t>(0, seen.end - seen.begin);
     }
   });
-  return std::accumulate(by_sequence.begin(), by_sequence.end(), int64_t{0});
+  return std::accumulate(by_block.begin(), by_block.end(), int64_t{0});
 }
 
 }  // namespace cpscope

@@ -38,8 +38,20 @@ bool is_inside(const Plan& plan, int64_t sequence, int64_t i, int64_t j, int64_t
 /// The first mask slice that holds the cell, or -1.
 int64_t find_slice(const Plan& plan, const SliceRows& rows, int64_t sequence, int64_t i, int64_t j);
 
-/// Number of keys that query position i of a sequence sees.
-int64_t count_visible(const Plan& plan, const SliceRows& rows, int64_t sequence, int64_t i);
+/// Rows of one sequence whose visible keys are an interval each. With mask slices a row is in one
+/// block for every slice that holds it.
+struct VisibleBlock {
+  int64_t sequence = 0;
+  int64_t begin = 0, end = 0;  // query positions
+  const MaskSlice* slice = nullptr;
+  int64_t q_base = 0, kv_base = 0;  // valid tokens before the sequence
+};
+
+/// All rows of the batch in blocks; the intervals of the blocks of a row are disjoint.
+std::vector<VisibleBlock> visible_blocks(const Plan& plan);
+
+/// Key positions that a row of a block sees through it: [begin, end), empty when begin >= end.
+ColumnRange visible_keys(const Plan& plan, const VisibleBlock& block, int64_t i);
 
 /// Visible (query, key) pairs of the whole batch, counted row by row.
 int64_t count_all_visible(const Plan& plan);

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "sim/base/result.h"
-#include "sim/plan/batch_slots.h"
 #include "sim/base/run_control.h"
+#include "sim/plan/batch_slots.h"
 #include "sim/run/tensor.h"
 #include "sim/scenario/scenario.h"
 
@@ -51,6 +51,8 @@ struct Hops {
   int32_t shares = 1;              // shares added up into the dk, dv of one key
   bool rounds_running_sum = true;  // the sum of shares is sent on, and rounded at every hop;
                                    // false: each share is rounded once, and summed unrounded
+  bool rounds_partials = false;    // every partial out is rounded to the dtype before it is merged
+  bool rounds_dq = false;          // every partial dq is rounded to the dtype before it is added
 };
 
 /// An oracle: computes `exact` and `plain` from the inputs with its own implementation of the

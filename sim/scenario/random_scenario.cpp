@@ -217,6 +217,15 @@ void roll_rotation_and_slots(uint64_t seed, Scenario& scenario) {
   batch.kv_slots = find_default_slots(batch, batch.kv_lengths);
 }
 
+void roll_moving_queries(uint64_t seed, Parallel& parallel) {
+  Dice dice(seed ^ 0x9a55e5);
+  parallel.comm_type = dice.pick({CommType::pass_q, CommType::token_ring, CommType::helper_ring,
+                                  CommType::mesh, CommType::gather_q});
+  parallel.partial_wire = dice.pick({DkvWire::dtype, DkvWire::fp32});
+  parallel.mesh_q = dice.pick({1, 2, 3, parallel.cp_size});
+  while (parallel.cp_size % parallel.mesh_q != 0) --parallel.mesh_q;
+}
+
 }  // namespace
 
 Parallel random_parallel(uint64_t seed, const RandomSpace& space, const Attention& attention) {
@@ -247,6 +256,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   if (dice.chance(12)) roll_imported_order(dice, scenario.batch, scenario.parallel);
   if (space.is_wide && scenario.parallel.layout == LayoutKind::lpt && dice.chance(40))
     scenario.parallel.layout = LayoutKind::lpt_local;
+  if (space.moves_queries) roll_moving_queries(seed, scenario.parallel);
   return scenario;
 }
 

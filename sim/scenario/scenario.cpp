@@ -88,6 +88,16 @@ std::string_view to_name(CommType value) {
       return "a2a+p2p";
     case CommType::group_cast:
       return "group_cast";
+    case CommType::pass_q:
+      return "pass_q";
+    case CommType::token_ring:
+      return "token_ring";
+    case CommType::helper_ring:
+      return "helper_ring";
+    case CommType::mesh:
+      return "mesh";
+    case CommType::gather_q:
+      return "gather_q";
   }
   return "unknown";
 }
@@ -158,6 +168,19 @@ std::string describe_mask(const Attention& attention) {
     mask += fmt::format(", window [{}, {}]", attention.window_left, attention.window_right);
   if (attention.chunk_size > 0) mask += fmt::format(", chunk {}", attention.chunk_size);
   return mask;
+}
+
+bool sends_partials(CommType type) {
+  switch (type) {
+    case CommType::pass_q:
+    case CommType::token_ring:
+    case CommType::helper_ring:
+    case CommType::mesh:
+    case CommType::gather_q:
+      return true;
+    default:
+      return false;
+  }
 }
 
 int64_t element_bytes(Dtype dtype) {

@@ -20,7 +20,18 @@ enum class MaskType {
 enum class SliceType { full, causal, inv_causal, bi_causal };
 enum class SoftmaxType { vanilla, off_by_one, learnable };
 enum class QkvFormat { bshd, sbhd, thd };
-enum class CommType { p2p, a2a, all_gather, a2a_p2p, group_cast };
+enum class CommType {
+  p2p,
+  a2a,
+  all_gather,
+  a2a_p2p,
+  group_cast,
+  pass_q,       // queries travel in a ring, partial results return at the end
+  token_ring,   // the same; each partial result returns during the next step
+  helper_ring,  // DistFlashAttention: ranks without visible keys help others
+  mesh,         // tiles of mesh_q query chunks by cp_size / mesh_q key chunks
+  gather_q      // queries are gathered, keys stay
+};
 enum class LayoutKind {
   contiguous,
   dual_chunk,
@@ -155,6 +166,8 @@ struct Parallel {
   ImportedOrder imported;        // indices: content of indices_file
   Dispatch dispatch = Dispatch::tokens;
   BackwardKv backward_kv = BackwardKv::refetch;
+  DkvWire partial_wire = DkvWire::dtype;  // o of a partial result that another rank merges
+  int32_t mesh_q = 2;                     // mesh: query chunks of a tile
 
   friend bool operator==(const Parallel&, const Parallel&) = default;
 };
@@ -209,6 +222,9 @@ std::string describe_mask(const Attention& attention);
 
 /// Bytes of one element of dtype.
 int64_t element_bytes(Dtype dtype);
+/// True where a rank merges partial results that other ranks computed for its queries.
+bool sends_partials(CommType type);
+
 /// The dtype of dK/dV partials on the wire, by numerics.dkv_wire; with dtype fp64 always fp64.
 Dtype dkv_wire_dtype(const Numerics& numerics);
 

@@ -164,6 +164,8 @@ void list_unused_parallel_keys(const TableReader& table, const Parallel& paralle
   unused.note(table, "dispatch", is_group_cast, comm_type);
   unused.note(table, "backward_kv", is_group_cast || parallel.comm_type == CommType::all_gather,
               comm_type);
+  unused.note(table, "partial_wire", sends_partials(parallel.comm_type), comm_type);
+  unused.note(table, "mesh_q", parallel.comm_type == CommType::mesh, comm_type);
   unused.note(table, "dispatch_chunk",
               parallel.layout == LayoutKind::lpt || parallel.layout == LayoutKind::lpt_local,
               layout);

@@ -46,15 +46,24 @@ void read_parallel(const TableReader& table, Parallel& parallel) {
   take_value(table.text("indices_file"), parallel.indices_file);
   take_value(table.choice<Dispatch>("dispatch", kDispatches), parallel.dispatch);
   take_value(table.choice<BackwardKv>("backward_kv", kBackwardKvs), parallel.backward_kv);
+  take_value(table.choice<DkvWire>("partial_wire", kDkvWires), parallel.partial_wire);
+  const auto mesh_q = table.integer("mesh_q", 1, kMaxRanks);
+  take_value(mesh_q, parallel.mesh_q);
 
-  const bool has_a2a_level = parallel.comm_type == CommType::a2a_p2p;
-  const bool is_known = cp_size && (a2a_size || !table.has("a2a_size"));
-  if (has_a2a_level && is_known && parallel.cp_size % parallel.a2a_size != 0) {
-    table.complain(table.has("a2a_size") ? "a2a_size" : comm_key,
-                   fmt::format("needs an a2a_size that divides cp_size: {} does not divide {}",
-                               parallel.a2a_size, parallel.cp_size),
-                   "a rank is p2p_index * a2a_size + a2a_index");
-  }
+  const auto require_divisor = [&](CommType type, std::string_view key, bool was_read,
+                                   int32_t value, std::string_view meaning) {
+    const bool is_known = cp_size && (was_read || !table.has(key));
+    if (parallel.comm_type != type || !is_known || parallel.cp_size % value == 0) return;
+    table.complain(table.has(key) ? key : comm_key,
+                   fmt::format("needs {0} that divides cp_size: {1} does not divide {2}",
+                               key == "a2a_size" ? "an a2a_size" : fmt::format("a {}", key), value,
+                               parallel.cp_size),
+                   std::string(meaning));
+  };
+  require_divisor(CommType::a2a_p2p, "a2a_size", a2a_size.has_value(), parallel.a2a_size,
+                  "a rank is p2p_index * a2a_size + a2a_index");
+  require_divisor(CommType::mesh, "mesh_q", mesh_q.has_value(), parallel.mesh_q,
+                  "a tile has mesh_q query chunks and cp_size / mesh_q key chunks");
   if (parallel.layout == LayoutKind::indices) {
     table.require("indices_file", "name the JSON file with the token order");
   }

@@ -184,6 +184,8 @@ void print_parallel(const Parallel& parallel, TomlWriter& writer) {
   writer.text("indices_file", parallel.indices_file);
   writer.choice("dispatch", parallel.dispatch, usual.dispatch);
   writer.choice("backward_kv", parallel.backward_kv, usual.backward_kv);
+  writer.choice("partial_wire", parallel.partial_wire, usual.partial_wire);
+  writer.integer("mesh_q", parallel.mesh_q, usual.mesh_q);
 }
 
 void print_numerics(const Numerics& numerics, TomlWriter& writer) {

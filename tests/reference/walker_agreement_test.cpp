@@ -97,6 +97,23 @@ TEST(WalkerAgreement, KeepsTheBudgetOnRandomScenariosInLowPrecision) {
   }
 }
 
+TEST(WalkerAgreement, WithTheDenseOracleWhereQueriesMove) {
+  for (const bool any_dtype : {false, true}) {
+    const RandomSpace space{.any_dtype = any_dtype, .moves_queries = true};
+    for (uint64_t seed = 1; seed <= kAgreeingScenarios / 2; ++seed) {
+      const Scenario scenario = random_scenario(seed, space);
+      const Graded graded = run_and_grade(scenario);
+      for (const TensorGrade& tensor : graded.grade.tensors) {
+        EXPECT_TRUE(tensor.passed) << "seed " << seed << " " << describe_tensor(scenario, tensor);
+        if (any_dtype || tensor.rel_l2 == std::numeric_limits<double>::infinity()) continue;
+        EXPECT_TRUE(tensor.rel_l2 <= 1e-11 || tensor.max_abs <= 1e-14)
+            << "seed " << seed << " " << describe_tensor(scenario, tensor);
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
 bool same_bits(const Tensor& a, const Tensor& b) {
   return a.shape == b.shape &&
          std::memcmp(a.values.data(), b.values.data(), a.values.size() * sizeof(double)) == 0;
@@ -106,6 +123,7 @@ TEST(WalkerAgreement, DoesNotDependOnTheThreadCount) {
   RandomSpace space;
   space.any_dtype = true;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
+    space.moves_queries = seed % 4 == 0;
     const Scenario scenario = random_scenario(seed, space);
     const Graded one = run_and_grade(scenario, 1), two = run_and_grade(scenario, 2),
                  many = run_and_grade(scenario, 7);

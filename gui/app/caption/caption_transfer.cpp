@@ -21,6 +21,8 @@ std::string explain_transfer(const Plan& plan, const TransferItem& item, Directi
   const bool is_gather = plan.scenario.parallel.comm_type == CommType::all_gather;
   switch (item.payload) {
     case Payload::q:
+      if (sends_partials(plan.scenario.parallel.comm_type))
+        return "Queries are sent to the ranks whose keys they have to meet.";
       return item.link == LinkClass::direct
                  ? "Queries are sent to the ranks that the dispatch assigns their work to."
                  : "All-to-all splits the heads over the ranks: each rank gets all tokens of its "
@@ -31,13 +33,21 @@ std::string explain_transfer(const Plan& plan, const TransferItem& item, Directi
                    ? "The backward needs K and V again, so they are sent again."
                    : "Keys and values go round the ring while the ranks compute.";
       if (item.link == LinkClass::group) return "";
+      if (sends_partials(plan.scenario.parallel.comm_type))
+        return "Keys and values are sent to the ranks whose queries they have to meet.";
       return is_gather ? "All keys and values go to all ranks."
                        : "Only K and V rows that a query of the receiving rank sees are sent.";
+    case Payload::partial:
+      return "Partial results go to the owners of their queries, who merge them.";
+    case Payload::stats:
+      return "With them go lse and delta of every row: all that the backward needs of the output.";
     case Payload::out:
       return "Outputs go back to the owners of their tokens.";
     case Payload::d_out:
       return "The gradient of the output goes the way that the queries went.";
     case Payload::dq:
+      if (item.landing == Landing::add)
+        return "Partial gradients go to the owners of their queries, who add them.";
       return "Gradients go back to the owners of their tokens.";
     case Payload::dkv:
       if (item.link == LinkClass::ring)

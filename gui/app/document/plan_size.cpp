@@ -23,6 +23,12 @@ double bytes_of_meeting(CommType comm) {
       return 600;
     case CommType::group_cast:
       return 1400;
+    case CommType::pass_q:
+    case CommType::token_ring:
+    case CommType::helper_ring:
+    case CommType::mesh:
+    case CommType::gather_q:
+      return 2000;
   }
   return 1400;
 }

@@ -17,8 +17,6 @@ struct LinkBytes {
   friend bool operator==(const LinkBytes&, const LinkBytes&) = default;
 };
 
-inline constexpr size_t kPayloads = static_cast<size_t>(Payload::dkv) + 1;
-
 /// Bytes by payload, [Payload].
 using PayloadBytes = std::array<int64_t, kPayloads>;
 

@@ -61,6 +61,16 @@ Polygon symbol_of(CommType type, Point at, float radius, Color color) {
       return ring_of(at, radius * 1.3F, 4, kUp, color);
     case CommType::group_cast:
       return ring_of(at, radius * 1.3F, 3, -kUp, color);
+    case CommType::pass_q:
+      return ring_of(at, radius * 1.2F, 5, kUp, color);
+    case CommType::token_ring:
+      return ring_of(at, radius * 1.2F, 5, -kUp, color);
+    case CommType::helper_ring:
+      return ring_of(at, radius * 1.2F, 6, kUp, color);
+    case CommType::mesh:
+      return ring_of(at, radius * 1.2F, 6, 0, color);
+    case CommType::gather_q:
+      return ring_of(at, radius * 1.3F, 3, 0, color);
   }
   return ring_of(at, radius, 16, kUp, color);
 }
@@ -77,6 +87,12 @@ Role role_of(CommType type) {
       return Role::accent;
     case CommType::group_cast:
       return Role::query;
+    case CommType::pass_q:
+    case CommType::token_ring:
+    case CommType::helper_ring:
+    case CommType::mesh:
+    case CommType::gather_q:
+      return Role::merge;
   }
   return Role::text;
 }

@@ -17,6 +17,11 @@ constexpr CommRecipe kComms[] = {
     {"a2a+p2p", CommType::a2a_p2p},
     {"group_cast", CommType::group_cast},
     {"group_cast, Q moves", CommType::group_cast, DkvHops::home, Dispatch::queries},
+    {"pass_q", CommType::pass_q},
+    {"token_ring", CommType::token_ring},
+    {"helper_ring", CommType::helper_ring},
+    {"mesh", CommType::mesh},
+    {"gather_q", CommType::gather_q},
 };
 
 constexpr LayoutRecipe kLayouts[] = {
@@ -124,6 +129,11 @@ constexpr FeatureRecipe kFeatures[] = {
      }},
     {"empty sequence", empty_a_sequence},
     {"backward KV saved", [](Scenario& s) { s.parallel.backward_kv = BackwardKv::saved; }},
+    {"bf16, partial wire fp32",
+     [](Scenario& s) {
+       set_dtype(s, Dtype::bf16);
+       s.parallel.partial_wire = DkvWire::fp32;
+     }},
     {"forward only", [](Scenario& s) { s.numerics.backward = false; }},
     {"3 heads on 4 ranks",
      [](Scenario& s) {

@@ -19,8 +19,9 @@ const T& pick(const std::vector<T>& places, int64_t variant) {
   return places[static_cast<size_t>(variant) % places.size()];
 }
 
-/// Does somebody compute with a key that this forward transfer brings?
+/// Does this forward transfer bring a result, or a key that somebody computes with?
 bool is_needed(const Plan& plan, const Visibility& visibility, const TransferItem& item) {
+  if (item.payload == Payload::partial) return true;
   if (item.payload != Payload::kv || item.link == LinkClass::self) return false;
   if (item.link == LinkClass::ring) {
     return std::any_of(plan.forward.computes.begin(), plan.forward.computes.end(),
@@ -78,7 +79,9 @@ std::optional<CellFault> break_comm(const Plan& healthy, const Visibility& visib
     return fault;
   }
   const int64_t index = pick(needed, variant / 2);
-  fault.what = "the KV " + describe_hop(transfers[index]) + " is lost";
+  fault.what = fmt::format("the {} {} is lost",
+                           transfers[index].payload == Payload::kv ? "KV" : "partial result",
+                           describe_hop(transfers[index]));
   drop_item(fault.plan.forward, transfers, StageKind::transfer, index);
   return fault;
 }
@@ -179,6 +182,7 @@ std::optional<CellFault> break_merge(const Plan& healthy, int64_t variant) {
 
 /// Does this backward transfer carry a gradient that is not zero?
 bool carries_gradient(const Plan& plan, const Visibility& visibility, const TransferItem& item) {
+  if (item.payload == Payload::dq && item.landing == Landing::add) return true;
   if (item.payload != Payload::dkv || item.link == LinkClass::self) return false;
   // What the sender itself has just added to a ring's accumulator is lost for certain.
   if (item.landing == Landing::replace) {
@@ -206,7 +210,9 @@ std::optional<CellFault> break_gradient(const Plan& healthy, const Visibility& v
   CellFault fault{FaultKind::gradient, "", healthy};
   const int64_t index = pick(places, variant);
   fault.what =
-      "the dK, dV share " + describe_hop(fault.plan.backward.transfers[index]) + " is lost";
+      fmt::format("the {} share {} is lost",
+                  fault.plan.backward.transfers[index].payload == Payload::dq ? "dQ" : "dK, dV",
+                  describe_hop(fault.plan.backward.transfers[index]));
   drop_item(fault.plan.backward, fault.plan.backward.transfers, StageKind::transfer, index);
   return fault;
 }

@@ -1,9 +1,13 @@
 #include "sim/plan/check/check_rows.h"
 #include "sim/plan/plan_summary.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/plan/visible_interval.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -141,6 +145,130 @@ Expected closed_form_gather(const Sizes& sizes) {
   return expected;
 }
 
+/// Bytes of one (row, head) of a query that moves, there and back.
+struct MovingQuery {
+  int64_t to_compute, back, to_gradients, gradient_back;
+
+  explicit MovingQuery(const Sizes& sizes) {
+    const Numerics& numerics = sizes.plan.scenario.numerics;
+    const bool is_wide = sizes.plan.scenario.parallel.partial_wire == DkvWire::fp32;
+    const int64_t statistic = numerics.dtype == Dtype::fp64 ? 8 : 4;
+    to_compute = sizes.qk * sizes.element;
+    back = sizes.v * (is_wide && numerics.dtype != Dtype::fp64 ? 4 : sizes.element) + statistic;
+    to_gradients = (sizes.qk + sizes.v) * sizes.element + 2 * statistic;
+    gradient_back = sizes.qk * sizes.wire;
+  }
+};
+
+/// Rows of the queries, or keys, of other ranks with which each rank computes.
+struct ForeignWork {
+  ByRank q, kv;
+};
+
+ForeignWork foreign_work(const Plan& plan) {
+  const auto ranks = static_cast<size_t>(plan.layout.cp_size);
+  ForeignWork work{ByRank(ranks, 0), ByRank(ranks, 0)};
+  std::set<std::pair<RankId, RunListId>> q_seen, kv_seen;
+  for (const ComputeItem& item : plan.forward.computes) {
+    const auto r = static_cast<size_t>(to_index(item.rank));
+    if (item.num_slices == 0) continue;
+    if (item.q_tokens != plan.q_lists[item.rank] &&
+        q_seen.insert({item.rank, item.q_tokens}).second)
+      work.q[r] += plan.rows(item.q_tokens);
+    if (item.kv_tokens != plan.kv_lists[item.rank] &&
+        kv_seen.insert({item.rank, item.kv_tokens}).second)
+      work.kv[r] += plan.rows(item.kv_tokens);
+  }
+  return work;
+}
+
+/// Rows of queries and of keys that each rank sends on their way to where they are needed.
+struct RowsSent {
+  ByRank q, kv;
+};
+
+/// A rank's own rows, to every other rank of the ring in turn.
+RowsSent rows_in_ring(const Sizes& sizes) {
+  const auto ranks = static_cast<size_t>(sizes.ranks);
+  RowsSent sent{ByRank(ranks, 0), ByRank(ranks, 0)};
+  for (int64_t r = 0; r < sizes.ranks; ++r) {
+    for (int64_t step = 0; step + 1 < sizes.ranks; ++step)
+      sent.q[r] += sizes.q_rows(((r - step) % sizes.ranks + sizes.ranks) % sizes.ranks);
+  }
+  return sent;
+}
+
+/// The queries of higher ranks whole, those of lower ranks that have gone round by half. An owner's
+/// two chunks are equal, so half its rows are one chunk.
+RowsSent rows_in_token_ring(const Sizes& sizes) {
+  const Scenario& scenario = sizes.plan.scenario;
+  if (!token_ring_sends_halves(scenario, sizes.plan.layout)) return rows_in_ring(sizes);
+  const auto ranks = static_cast<size_t>(sizes.ranks);
+  RowsSent sent{ByRank(ranks, 0), ByRank(ranks, 0)};
+  for (int64_t owner = 0; owner < sizes.ranks; ++owner) {
+    for (int64_t hop = 0; hop + 1 < sizes.ranks; ++hop) {
+      const int64_t sender = ((owner - hop) % sizes.ranks + sizes.ranks) % sizes.ranks;
+      sent.q[sender] += hop < owner ? sizes.q_rows(owner) : sizes.q_rows(owner) / 2;
+    }
+  }
+  return sent;
+}
+
+RowsSent rows_in_mesh(const Sizes& sizes) {
+  RowsSent sent{ByRank{}, ByRank{}};
+  const int64_t num_q = sizes.plan.scenario.parallel.mesh_q, num_kv = sizes.ranks / num_q;
+  for (int64_t r = 0; r < sizes.ranks; ++r) {
+    sent.q.push_back((num_q - 1) * sizes.q_rows(r));
+    sent.kv.push_back((num_kv - 1) * sizes.kv_rows(r));
+  }
+  return sent;
+}
+
+RowsSent rows_gathered(const Sizes& sizes) {
+  RowsSent sent{ByRank{}, ByRank(static_cast<size_t>(sizes.ranks), 0)};
+  for (int64_t r = 0; r < sizes.ranks; ++r) sent.q.push_back((sizes.ranks - 1) * sizes.q_rows(r));
+  return sent;
+}
+
+/// A rank's queries and keys, each to every rank that computes with them.
+RowsSent rows_fetched(const Sizes& sizes) {
+  const auto ranks = static_cast<size_t>(sizes.ranks);
+  const Plan& plan = sizes.plan;
+  RowsSent sent{ByRank(ranks, 0), ByRank(ranks, 0)};
+  std::map<RunListId, int32_t> q_owner, kv_owner;
+  for (const RankId rank : plan.home.ids()) {
+    q_owner[plan.q_lists[rank]] = to_index(rank);
+    kv_owner[plan.kv_lists[rank]] = to_index(rank);
+  }
+  for (const ComputeItem& item : plan.forward.computes) {
+    if (item.num_slices == 0) continue;
+    const auto q = q_owner.find(item.q_tokens), kv = kv_owner.find(item.kv_tokens);
+    if (q != q_owner.end() && RankId{q->second} != item.rank)
+      sent.q[static_cast<size_t>(q->second)] += plan.rows(item.q_tokens);
+    if (kv != kv_owner.end() && RankId{kv->second} != item.rank)
+      sent.kv[static_cast<size_t>(kv->second)] += plan.rows(item.kv_tokens);
+  }
+  return sent;
+}
+
+/// Schedules in which queries move: rows sent there, and one result back from every rank that has
+/// worked for another.
+Expected closed_form_moving(const Sizes& sizes, const RowsSent& sent) {
+  Expected expected;
+  const MovingQuery query(sizes);
+  const ForeignWork work = foreign_work(sizes.plan);
+  const int64_t kv_row = sizes.kv_heads * (sizes.qk + sizes.v);
+  for (size_t r = 0; r < sent.q.size(); ++r) {
+    expected.forward.push_back(sizes.heads *
+                                   (sent.q[r] * query.to_compute + work.q[r] * query.back) +
+                               sent.kv[r] * kv_row * sizes.element);
+    expected.backward.push_back(
+        sizes.heads * (sent.q[r] * query.to_gradients + work.q[r] * query.gradient_back) +
+        kv_row * (sent.kv[r] * sizes.element + work.kv[r] * sizes.wire));
+  }
+  return expected;
+}
+
 ByRank sent_by_rank(const Pass& pass, int64_t ranks) {
   ByRank sent(static_cast<size_t>(ranks), 0);
   for (const TransferItem& item : pass.transfers) sent[to_index(item.src)] += item.bytes;
@@ -164,7 +292,11 @@ std::optional<std::string> check_item_bytes(const Plan& plan) {
   const Numerics& numerics = plan.scenario.numerics;
   for (const Pass* pass : {&plan.forward, &plan.backward}) {
     for (const TransferItem& item : pass->transfers) {
-      const bool may_be_fp32 = item.payload == Payload::dkv && numerics.dkv_wire == DkvWire::fp32;
+      const bool may_be_fp32 =
+          item.payload == Payload::partial
+              ? plan.scenario.parallel.partial_wire == DkvWire::fp32
+              : (item.payload == Payload::dkv || item.payload == Payload::dq) &&
+                    numerics.dkv_wire == DkvWire::fp32;
       if (item.wire_fp32 && !may_be_fp32) {
         return fmt::format("step {}: {} from rank {} to rank {} travels in fp32",
                            to_index(item.step), to_name(item.payload), to_index(item.src),
@@ -172,9 +304,11 @@ std::optional<std::string> check_item_bytes(const Plan& plan) {
       }
       const int64_t row_elements =
           item.heads.size() * lanes_of(plan.buffer(item.from).kind, plan.scenario.attention);
-      const int64_t bytes = item.src == item.dst ? 0
-                                                 : plan.rows_of(item) * row_elements *
-                                                       element_bytes(wire_dtype(item, numerics));
+      const int64_t bytes =
+          item.src == item.dst
+              ? 0
+              : plan.rows_of(item) * row_elements * element_bytes(wire_dtype(item, numerics)) +
+                    small_bytes(item, plan.rows_of(item), numerics);
       if (item.bytes != bytes) {
         return fmt::format("step {}: {} from rank {} to rank {} is {} bytes, {} are noted",
                            to_index(item.step), to_name(item.payload), to_index(item.src),
@@ -235,6 +369,21 @@ CheckResult check_bytes(const Plan& plan) {
       break;
     case CommType::group_cast:
       return check_cast_bytes(plan);
+    case CommType::pass_q:
+      expected = closed_form_moving(sizes, rows_in_ring(sizes));
+      break;
+    case CommType::token_ring:
+      expected = closed_form_moving(sizes, rows_in_token_ring(sizes));
+      break;
+    case CommType::helper_ring:
+      expected = closed_form_moving(sizes, rows_fetched(sizes));
+      break;
+    case CommType::mesh:
+      expected = closed_form_moving(sizes, rows_in_mesh(sizes));
+      break;
+    case CommType::gather_q:
+      expected = closed_form_moving(sizes, rows_gathered(sizes));
+      break;
   }
   if (!plan.scenario.numerics.backward)
     std::fill(expected.backward.begin(), expected.backward.end(), 0);

@@ -1,11 +1,11 @@
 #include "sim/base/parallel.h"
 #include "sim/plan/check/check_rows.h"
+#include "sim/plan/check/pair_print.h"
 #include "sim/plan/visible_interval.h"
 
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -14,11 +14,12 @@
 namespace cpscope {
 namespace {
 
-/// Distinct (slices, q tokens, kv tokens) of the forward pass: each is proved once.
+/// Bands over two token lists, and the first compute item that has them.
 struct Work {
   int64_t first_slice, num_slices;
   RunListId q_tokens, kv_tokens;
-  size_t item;  // the first compute item that does it
+  Direction direction;
+  const ComputeItem* item;
 };
 
 using Readers = std::map<std::pair<RunListId, Side>, std::unique_ptr<RowReader>>;
@@ -29,9 +30,14 @@ const RowReader& reader_of(Readers& readers, const Plan& plan, RunListId list, S
   return *entry;
 }
 
-std::string where(const ComputeItem& item, const BandSlice& band) {
-  return fmt::format("rank {}, step {}, band q[{}, {}) k[{}, {}) lo {} hi {}", to_index(item.rank),
-                     to_index(item.step), band.q0, band.q1, band.k0, band.k1, band.lo, band.hi);
+std::string where(Direction direction, const ComputeItem& item) {
+  return fmt::format("{}rank {}, step {}", direction == Direction::backward ? "backward, " : "",
+                     to_index(item.rank), to_index(item.step));
+}
+
+std::string where(const BandSlice& band) {
+  return fmt::format(", band q[{}, {}) k[{}, {}) lo {} hi {}", band.q0, band.q1, band.k0, band.k1,
+                     band.lo, band.hi);
 }
 
 /// Proves that every cell of one band is visible. The cells of a row are an interval, so its two
@@ -141,84 +147,28 @@ class BandJudge {
   const RowReader& kv_;
 };
 
-bool share_a_cell(const BandSlice& a, const BandSlice& b) {
-  const int64_t q0 = std::max(a.q0, b.q0), q1 = std::min(a.q1, b.q1), k0 = std::max(a.k0, b.k0),
-                k1 = std::min(a.k1, b.k1);
-  if (q0 >= q1 || k0 >= k1) return false;
-  const auto diagonal = [&](const BandSlice& band, int64_t limit) {
-    return limit - ((k0 - band.k0) - (q0 - band.q0));
-  };
-  const Band common{q0,
-                    q1,
-                    k0,
-                    k1,
-                    std::max(diagonal(a, a.lo), diagonal(b, b.lo)),
-                    std::min(diagonal(a, a.hi), diagonal(b, b.hi))};
-  return count_pairs(common) > 0;
-}
-
-/// First pair of bands that share a cell. Bands whose columns do not overlap are separated without
-/// comparing each pair.
-std::optional<std::pair<size_t, size_t>> first_overlap(std::span<const BandSlice> bands) {
-  if (bands.size() <= 6) {
-    for (size_t i = 0; i < bands.size(); ++i) {
-      for (size_t j = i + 1; j < bands.size(); ++j) {
-        if (share_a_cell(bands[i], bands[j])) return std::pair{i, j};
-      }
-    }
-    return std::nullopt;
-  }
-  std::vector<size_t> order(bands.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return bands[a].q0 < bands[b].q0; });
-  std::set<std::pair<int32_t, size_t>> apart;     // by k0; columns pairwise disjoint
-  std::set<std::pair<int32_t, size_t>> expiring;  // by q1
-  std::vector<size_t> crowded;
-  for (const size_t i : order) {
-    while (!expiring.empty() && expiring.begin()->first <= bands[i].q0) {
-      apart.erase({bands[expiring.begin()->second].k0, expiring.begin()->second});
-      expiring.erase(expiring.begin());
-    }
-    std::erase_if(crowded, [&](size_t j) { return bands[j].q1 <= bands[i].q0; });
-    for (const size_t j : crowded) {
-      if (share_a_cell(bands[i], bands[j])) return std::pair{j, i};
-    }
-    bool touches = false;
-    auto it = apart.lower_bound({bands[i].k0, 0});
-    if (it != apart.begin() && bands[std::prev(it)->second].k1 > bands[i].k0) --it;
-    for (; it != apart.end() && it->first < bands[i].k1; ++it) {
-      touches = true;
-      if (share_a_cell(bands[i], bands[it->second])) return std::pair{it->second, i};
-    }
-    if (touches) {
-      crowded.push_back(i);
-    } else {
-      apart.insert({bands[i].k0, i});
-      expiring.insert({bands[i].q1, i});
-    }
-  }
-  return std::nullopt;
-}
-
+/// Each (bands, q tokens, kv tokens) of both passes once: passes and ranks share them.
 std::vector<Work> distinct_work(const Plan& plan) {
-  std::set<std::tuple<int64_t, int64_t, int32_t, int32_t>> seen;
   std::vector<Work> works;
-  const bool may_repeat = plan.scenario.parallel.comm_type == CommType::a2a ||
-                          plan.scenario.parallel.comm_type == CommType::a2a_p2p;
-  for (size_t i = 0; i < plan.forward.computes.size(); ++i) {
-    const ComputeItem& item = plan.forward.computes[i];
-    if (item.num_slices == 0) continue;
-    const auto key = std::tuple(item.first_slice, item.num_slices, to_index(item.q_tokens),
-                                to_index(item.kv_tokens));
-    if (may_repeat && !seen.insert(key).second) continue;
-    works.push_back({item.first_slice, item.num_slices, item.q_tokens, item.kv_tokens, i});
+  for (const Direction direction : kDirections) {
+    for (const ComputeItem& item : plan.pass(direction).computes) {
+      if (item.num_slices > 0)
+        works.push_back(
+            {item.first_slice, item.num_slices, item.q_tokens, item.kv_tokens, direction, &item});
+    }
   }
+  const auto key = [](const Work& work) {
+    return std::tuple(work.first_slice, work.num_slices, work.q_tokens, work.kv_tokens);
+  };
+  std::stable_sort(works.begin(), works.end(),
+                   [&](const Work& a, const Work& b) { return key(a) < key(b); });
+  works.erase(std::unique(works.begin(), works.end(),
+                          [&](const Work& a, const Work& b) { return key(a) == key(b); }),
+              works.end());
   return works;
 }
 
-/// Checks that every band of every item lies inside the mask, that no two bands of one item
-/// overlap, and that the item's pair count is right.
+/// Checks that every band of every item lies inside the mask.
 std::optional<std::string> check_bands(const Plan& plan) {
   const std::vector<Work> works = distinct_work(plan);
   const SliceRows slices(plan);
@@ -230,27 +180,16 @@ std::optional<std::string> check_bands(const Plan& plan) {
   const int64_t blocks = std::min<int64_t>(static_cast<int64_t>(works.size()), 64);
   std::vector<std::string> complaints(static_cast<size_t>(blocks));
   for_each_index(blocks, [&](int64_t block) {
-    for (size_t w = static_cast<size_t>(block); w < works.size() && complaints[block].empty();
+    for (size_t w = static_cast<size_t>(block); w < works.size();
          w += static_cast<size_t>(blocks)) {
-      const ComputeItem& item = plan.forward.computes[works[w].item];
-      const auto bands = plan.slices_of(item);
+      const ComputeItem& item = *works[w].item;
       const BandJudge judge(plan, slices, *readers.at({item.q_tokens, Side::q}),
                             *readers.at({item.kv_tokens, Side::kv}));
-      int64_t pairs = 0;
-      for (const BandSlice& band : bands) {
-        pairs += count_pairs(band);
+      for (const BandSlice& band : plan.slices_of(item)) {
         if (auto text = judge.complaint(band)) {
-          complaints[block] = where(item, band) + ": " + *text;
+          complaints[block] = where(works[w].direction, item) + where(band) + ": " + *text;
           return;
         }
-      }
-      if (const auto overlap = first_overlap(bands)) {
-        complaints[block] =
-            where(item, bands[overlap->first]) + " overlaps " + where(item, bands[overlap->second]);
-      } else if (pairs * item.heads.size() != item.visible_pairs) {
-        complaints[block] =
-            fmt::format("rank {}, step {}: counts {} pairs, its bands hold {}", to_index(item.rank),
-                        to_index(item.step), item.visible_pairs, pairs * item.heads.size());
       }
     }
   });
@@ -260,178 +199,36 @@ std::optional<std::string> check_bands(const Plan& plan) {
   return std::nullopt;
 }
 
-/// Checks the pair counts of items that were not checked one by one, because they repeat another
-/// item's work or idle.
-std::optional<std::string> check_pair_counts(const Plan& plan) {
-  const CommType comm = plan.scenario.parallel.comm_type;
-  const bool may_repeat = comm == CommType::a2a || comm == CommType::a2a_p2p;
-  for (const ComputeItem& item : plan.forward.computes) {
-    if (!may_repeat && item.num_slices > 0) continue;
+std::optional<std::string> check_pair_counts(const Plan& plan, Direction direction) {
+  for (const ComputeItem& item : plan.pass(direction).computes) {
     int64_t pairs = 0;
     for (const BandSlice& band : plan.slices_of(item)) pairs += count_pairs(band);
     if (pairs * item.heads.size() != item.visible_pairs) {
-      return fmt::format("rank {}, step {}: counts {} pairs, its bands hold {}",
-                         to_index(item.rank), to_index(item.step), item.visible_pairs,
-                         pairs * item.heads.size());
+      return fmt::format("{}: counts {} pairs, its bands hold {}", where(direction, item),
+                         item.visible_pairs, pairs * item.heads.size());
     }
   }
   return std::nullopt;
-}
-
-using WorkKey = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t, int64_t, int64_t, int64_t>;
-
-WorkKey work_key(const ComputeItem& item) {
-  return {to_index(item.rank), to_index(item.q_tokens), to_index(item.kv_tokens),
-          item.heads.begin,    item.heads.end,          item.first_slice,
-          item.num_slices,     item.visible_pairs};
-}
-
-/// A hash of one item's work; the sum of the hashes does not depend on the order of the items.
-uint64_t work_print(const ComputeItem& item) {
-  uint64_t print = 0;
-  const auto mix = [&](auto... words) {
-    ((print = (print ^ static_cast<uint64_t>(words)) * 0x9E3779B97F4A7C15ULL, print ^= print >> 29),
-     ...);
-  };
-  std::apply(mix, work_key(item));
-  return print;
-}
-
-/// Checks that the backward computes exactly the same work as the forward, on the same ranks: then
-/// what is proved of the forward also holds for the backward.
-std::optional<std::string> check_backward_work(const Plan& plan) {
-  if (!plan.scenario.numerics.backward) return std::nullopt;
-  uint64_t difference = 0;
-  for (const ComputeItem& item : plan.forward.computes)
-    difference += item.num_slices > 0 ? work_print(item) : 0;
-  for (const ComputeItem& item : plan.backward.computes)
-    difference -= item.num_slices > 0 ? work_print(item) : 0;
-  if (difference == 0) return std::nullopt;
-  std::map<WorkKey, int64_t> open;
-  for (const ComputeItem& item : plan.forward.computes) ++open[work_key(item)];
-  for (const ComputeItem& item : plan.backward.computes) {
-    if (item.num_slices > 0 && --open[work_key(item)] < 0) {
-      return fmt::format("backward, rank {}, step {}: {} pairs of bands that the forward lacks",
-                         to_index(item.rank), to_index(item.step), item.visible_pairs);
-    }
-  }
-  for (const ComputeItem& item : plan.forward.computes) {
-    if (item.num_slices > 0 && open[work_key(item)] > 0) {
-      return fmt::format("backward: {} pairs of rank {}, forward step {}, are missing",
-                         item.visible_pairs, to_index(item.rank), to_index(item.step));
-    }
-  }
-  return "the backward does not repeat the forward's work";
-}
-
-/// Checks that no (query, key, head) is computed twice by different items: the queries of one head
-/// are on one rank, and the KV blocks that a rank computes with share no key.
-std::optional<std::string> check_no_pair_twice(const Plan& plan) {
-  // The ownership check has shown that lists of different ranks are disjoint, so comparing list ids
-  // is enough for them.
-  std::map<std::pair<int32_t, int32_t>, std::vector<size_t>> by_rank_and_head;
-  std::map<std::pair<int32_t, int32_t>, std::map<int32_t, std::set<int32_t>>>
-      queries;  // head range -> rank -> q lists
-  for (size_t i = 0; i < plan.forward.computes.size(); ++i) {
-    const ComputeItem& item = plan.forward.computes[i];
-    if (item.num_slices == 0) continue;
-    by_rank_and_head[{to_index(item.rank), item.heads.begin}].push_back(i);
-    queries[{item.heads.begin, item.heads.end}][to_index(item.rank)].insert(
-        to_index(item.q_tokens));
-  }
-  int32_t covered = 0;
-  for (const auto& [heads, ranks] : queries) {
-    if (heads.first < covered) return fmt::format("head ranges overlap at head {}", heads.first);
-    covered = heads.second;
-    if (ranks.size() == 1 && ranks.begin()->second.size() == 1) continue;
-    std::vector<TokenRun> runs;
-    for (const auto& [rank, lists] : ranks) {
-      for (const int32_t list : lists) {
-        const auto part = plan.list(RunListId{list});
-        runs.insert(runs.end(), part.begin(), part.end());
-      }
-    }
-    if (const int64_t token = first_shared(std::move(runs)); token >= 0) {
-      return fmt::format("query token {} of head {} is computed on two ranks", token, heads.first);
-    }
-  }
-  std::set<int32_t> owned;
-  for (const RunListId list : plan.kv_lists) owned.insert(to_index(list));
-  for (const auto& [key, items] : by_rank_and_head) {
-    std::vector<int32_t> lists;
-    for (const size_t i : items) lists.push_back(to_index(plan.forward.computes[i].kv_tokens));
-    std::sort(lists.begin(), lists.end());
-    if (const auto twice = std::adjacent_find(lists.begin(), lists.end()); twice != lists.end()) {
-      return fmt::format("rank {} computes with the KV of list {} twice", key.first, *twice);
-    }
-    const bool all_owned =
-        std::all_of(lists.begin(), lists.end(), [&](int32_t list) { return owned.contains(list); });
-    if (lists.size() == 1 || all_owned) continue;
-    std::vector<TokenRun> runs;
-    for (const int32_t list : lists) {
-      const auto part = plan.list(RunListId{list});
-      runs.insert(runs.end(), part.begin(), part.end());
-    }
-    if (const int64_t token = first_shared(std::move(runs)); token >= 0) {
-      return fmt::format("rank {} computes with key token {} twice", key.first, token);
-    }
-  }
-  return std::nullopt;
-}
-
-/// The first query whose number of computed pairs differs from what the mask says, for the message.
-/// Only called when the sums differ.
-std::string first_miscounted(const Plan& plan) {
-  const int64_t tokens = plan.layout.slots.tokens;
-  if (tokens > (int64_t{1} << 24)) return "the batch is too long to name the first query";
-  std::vector<int64_t> seen(static_cast<size_t>(tokens), 0);
-  Readers readers;
-  for (const ComputeItem& item : plan.forward.computes) {
-    const RowReader& q = reader_of(readers, plan, item.q_tokens, Side::q);
-    for (const BandSlice& band : plan.slices_of(item)) {
-      for (int64_t row = band.q0; row < band.q1; ++row) {
-        const ColumnRange columns = columns_of_row(band, row);
-        seen[q.place(row).token] +=
-            std::max<int64_t>(0, columns.end - columns.begin) * item.heads.size();
-      }
-    }
-  }
-  const SliceRows slices(plan);
-  for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
-    const SequenceSlot& slot = plan.layout.slots.sequences[s];
-    for (int64_t i = 0; i < slot.q_valid; ++i) {
-      const int64_t expected =
-          count_visible(plan, slices, static_cast<int64_t>(s), i) * plan.scenario.attention.heads;
-      if (seen[slot.q_begin + i] != expected) {
-        return fmt::format(
-            "query token {} (sequence {}, position {}): {} pairs expected, {} planned",
-            slot.q_begin + i, s, i, expected, seen[slot.q_begin + i]);
-      }
-    }
-  }
-  return "no single query differs";
 }
 
 }  // namespace
 
 CheckResult check_coverage(const Plan& plan) {
   if (auto text = check_bands(plan)) return broken("coverage", *text);
-  if (auto text = check_pair_counts(plan)) return broken("coverage", *text);
-  if (auto text = check_no_pair_twice(plan)) return broken("coverage", *text);
-  int64_t planned = 0;
-  for (const ComputeItem& item : plan.forward.computes) planned += item.visible_pairs;
-  const int64_t expected = count_all_visible(plan) * plan.scenario.attention.heads;
-  if (planned != expected) {
-    return broken("coverage", fmt::format("{} pairs are visible, {} are planned; first: {}",
-                                          expected, planned, first_miscounted(plan)));
+  // All pairs are inside the mask: now each must be there exactly once.
+  const PairPrint print(plan);
+  const uint64_t visible = print.of_mask();
+  for (const Direction direction : kDirections) {
+    if (direction == Direction::backward && !plan.scenario.numerics.backward) continue;
+    if (auto text = check_pair_counts(plan, direction)) return broken("coverage", *text);
+    if (print.of_items(direction) == visible) continue;
+    return broken("coverage",
+                  fmt::format("{}: {}", to_name(direction), print.first_difference(direction)));
   }
-  if (auto text = check_backward_work(plan)) return broken("coverage", *text);
-  // All pairs are inside the mask, none is computed twice, and the number is right: each exactly
-  // once.
   return passed(
       "coverage",
       fmt::format("each of {} visible (query, key, head) triples is computed exactly once",
-                  expected));
+                  count_all_visible(plan) * plan.scenario.attention.heads));
 }
 
 }  // namespace cpscope

@@ -17,8 +17,7 @@ uint64_t fingerprint(int64_t item) {
   return x ^ (x >> 31);
 }
 
-/// Shares of dK, dV per KV head interval: weight = fingerprint of the compute item that made the
-/// share.
+/// Results per interval of heads: weight = fingerprint of the compute item that made one.
 class ShareLedger {
  public:
   explicit ShareLedger(const Plan& plan) : picker_(plan) {}
@@ -28,7 +27,7 @@ class ShareLedger {
     entries_[std::tuple(heads.begin, heads.end, to_index(tokens), to_index(rows))] += weight;
   }
 
-  /// First (KV token, KV head) whose shares do not cancel, or nothing.
+  /// First (token, head) whose results do not cancel, or nothing.
   std::optional<std::pair<int64_t, int32_t>> first_difference() {
     std::vector<Entry> entries;
     std::vector<int32_t> cuts;
@@ -60,7 +59,7 @@ class ShareLedger {
 
  private:
   struct Entry {
-    int32_t begin, end;  // KV heads
+    int32_t begin, end;  // heads
     RunListId tokens, rows;
     uint64_t weight;
   };
@@ -76,18 +75,18 @@ class ShareLedger {
   std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, uint64_t> entries_;
 };
 
-/// Follows the sums of dK, dV through merges, hops and reorders.
+/// Follows the sums of one kind of results (out, dq or dkv) through merges, hops and reorders,
+/// until they are finished.
 class ShareWalk {
  public:
-  explicit ShareWalk(const Plan& plan) : plan_(plan), ledger_(plan), sums_(plan.buffers.size()) {}
+  ShareWalk(const Plan& plan, BufferKind kind)
+      : plan_(plan), kind_(kind), ledger_(plan), sums_(plan.buffers.size()) {}
 
   std::optional<std::pair<int64_t, int32_t>> run() {
-    for_each_item(plan_, Direction::backward,
-                  [&](const ItemId& id, const auto& item) { follow(id, item); });
-    for (const HomeBuffers& home : plan_.home) {
-      const BufferSpec& spec = plan_.buffer(home.dkv);
-      for (const Share& share : sums_[home.dkv])
-        ledger_.add(share.tokens, share.rows, share.whole ? spec.heads : share.heads, share.weight);
+    const Direction direction = kind_ == BufferKind::out ? Direction::forward : Direction::backward;
+    for_each_item(plan_, direction, [&](const ItemId& id, const auto& item) { follow(id, item); });
+    if (kind_ == BufferKind::dkv) {
+      for (const HomeBuffers& home : plan_.home) arrive(home.dkv);
     }
     return ledger_.first_difference();
   }
@@ -100,20 +99,36 @@ class ShareWalk {
     uint64_t weight;
   };
 
-  void follow(const ItemId& id, const ComputeItem& item) {
-    if (item.num_slices == 0) return;
-    const HeadRange heads = kv_heads_of(plan_.scenario.attention, item.heads);
-    const uint64_t weight = fingerprint(id.index);
-    ledger_.add(item.kv_tokens, kAllRows, heads, 0 - weight);
-    sums_[item.dkv] = {{item.kv_tokens, kAllRows, heads, false, weight}};
+  void arrive(BufferId id) {
+    const BufferSpec& spec = plan_.buffer(id);
+    for (const Share& share : sums_[id])
+      ledger_.add(share.tokens, share.rows, share.whole ? spec.heads : share.heads, share.weight);
+    sums_[id].clear();
   }
 
-  void follow(const ItemId& /*id*/, const ReorderItem& item) { sums_[item.to] = sums_[item.from]; }
+  void follow(const ItemId& id, const ComputeItem& item) {
+    if (item.num_slices == 0) return;
+    const bool is_kv = kind_ == BufferKind::dkv;
+    const HeadRange heads = is_kv ? kv_heads_of(plan_.scenario.attention, item.heads) : item.heads;
+    const RunListId tokens = is_kv ? item.kv_tokens : item.q_tokens;
+    const BufferId result = is_kv ? item.dkv : kind_ == BufferKind::dq ? item.dq : item.out;
+    const uint64_t weight = fingerprint(id.index);
+    ledger_.add(tokens, kAllRows, heads, 0 - weight);
+    sums_[result] = {{tokens, kAllRows, heads, false, weight}};
+  }
 
-  void follow(const ItemId& /*id*/, const FinishItem& /*item*/) {}
+  void follow(const ItemId& /*id*/, const ReorderItem& item) {
+    if (plan_.buffer(item.from).kind == kind_) sums_[item.to] = sums_[item.from];
+  }
+
+  /// Sums of dk and dv may be finished before they come home, where shares of other ranks that read
+  /// the same KV head are added.
+  void follow(const ItemId& /*id*/, const FinishItem& item) {
+    if (kind_ != BufferKind::dkv && plan_.buffer(item.buffer).kind == kind_) arrive(item.buffer);
+  }
 
   void follow(const ItemId& /*id*/, const MergeItem& item) {
-    if (plan_.buffer(item.into).kind != BufferKind::dkv) return;
+    if (plan_.buffer(item.into).kind != kind_) return;
     auto& into = sums_[item.into];
     if (item.order == 0) into.clear();
     if (item.partial == kNoBuffer) return;
@@ -123,19 +138,27 @@ class ShareWalk {
   }
 
   void follow(const ItemId& /*id*/, const TransferItem& item) {
-    if (item.payload != Payload::dkv) return;
+    const bool is_partial = item.payload == Payload::partial;
+    if (kind_of(item.payload) != kind_ || (kind_ != BufferKind::dkv && !moves_sum(item))) return;
     auto& to = sums_[item.to];
-    const auto& from = sums_[item.from];
+    auto& from = sums_[item.from];
     if (item.landing == Landing::replace) {
       to = from;
+      if (is_partial) from.clear();
       return;
     }
-    // Only a part of the sender's rows and heads is sent here; its tokens are those of the sender's
-    // buffer.
-    const BufferSpec& spec = plan_.buffer(item.from);
-    uint64_t weight = 0;
-    for (const Share& share : from) weight += share.weight;
-    add_share(to, {spec.tokens, item.from_rows, item.heads, false, weight});
+    // Only a part of the sender's rows and heads may be sent here. They are rows of the sender's
+    // buffer, or, if that holds other rows from time to time, of the tokens that it holds now.
+    const RunListId named = plan_.buffer(item.from).tokens;
+    for (const Share& share : from) {
+      add_share(to, {named == kNoTokens ? share.tokens : named, item.from_rows, item.heads, false,
+                     share.weight});
+    }
+  }
+
+  /// False for finished results on their way home: what they consist of is known.
+  static bool moves_sum(const TransferItem& item) {
+    return item.payload == Payload::partial || item.landing == Landing::add;
   }
 
   static void add_share(std::vector<Share>& sum, const Share& share) {
@@ -149,20 +172,37 @@ class ShareWalk {
   }
 
   const Plan& plan_;
+  const BufferKind kind_;
   ShareLedger ledger_;
   IdVector<BufferId, std::vector<Share>> sums_;
 };
 
+std::optional<std::string> check_arrivals(const Plan& plan, BufferKind kind) {
+  const auto difference = ShareWalk(plan, kind).run();
+  if (!difference) return std::nullopt;
+  const bool is_kv = kind == BufferKind::dkv;
+  return fmt::format(
+      "the {} that reach {} token {}, {}head {} are not those that were computed, "
+      "each once",
+      is_kv                    ? "dK, dV shares"
+      : kind == BufferKind::dq ? "partial dQ"
+                               : "partial results",
+      is_kv ? "key" : "query", difference->first, is_kv ? "kv " : "", difference->second);
+}
+
 }  // namespace
+
+CheckResult check_partials(const Plan& plan) {
+  if (auto text = check_arrivals(plan, BufferKind::out)) return broken("partials", *text);
+  return passed("partials", "every partial result reaches the owner of its rows exactly once");
+}
 
 CheckResult check_gradients(const Plan& plan) {
   if (!plan.scenario.numerics.backward) return passed("gradients", "no backward pass");
-  if (const auto difference = ShareWalk(plan).run()) {
-    return broken("gradients", fmt::format("the dK, dV shares that reach key token {}, kv head {} "
-                                           "are not those that were computed, each once",
-                                           difference->first, difference->second));
+  for (const BufferKind kind : {BufferKind::dkv, BufferKind::dq}) {
+    if (auto text = check_arrivals(plan, kind)) return broken("gradients", *text);
   }
-  return passed("gradients", "every dK, dV share reaches the owner of its rows exactly once");
+  return passed("gradients", "every dQ, dK, dV share reaches the owner of its rows exactly once");
 }
 
 }  // namespace cpscope

@@ -21,6 +21,8 @@ struct Content {
   int64_t result_of = kNothing;  // partial: the compute item whose result is not merged yet
   int32_t merges = 0;            // accumulators: merges so far
   bool is_finished = false;
+  bool has_arrived = false;  // a partial result of another rank, not merged yet
+  bool was_sent = false;     // an unfinished sum that its owner has got
 };
 
 /// Rectangles (rows x heads) that were written to one buffer; they must not overlap.
@@ -49,6 +51,10 @@ class Walk {
     const Pass& pass = plan_.pass(direction);
     direction_ = direction;
     merged_.assign(pass.computes.size(), 0);
+    for (const HomeBuffers& home : plan_.home) {
+      if (direction == Direction::backward && home.stats != kNoBuffer)
+        at(home.stats).is_complete = at(home.stats).is_finished = at(home.out).is_finished;
+    }
     for (const Stage& stage : pass.stages) {
       if (auto text = run_stage(pass, stage)) return text;
     }
@@ -92,7 +98,7 @@ class Walk {
           [](const TransferItem&) -> std::optional<std::string> { return std::nullopt; },
           [&](const ReorderItem& item) { return reorder(item); },
           [&](const ComputeItem& item) { return compute(item, i); },
-          [&](const MergeItem& item) { return merge(pass, item); },
+          [&](const MergeItem& item) { return merge(item); },
           [&](const FinishItem& item) { return finish(item); }};
       if (auto text = visit_item(pass, stage.kind, i, run_item)) return text;
     }
@@ -111,13 +117,18 @@ class Walk {
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[i];
       const Content& from = at(item.from);
-      if (!from.is_complete) return name(item) + ": the sender does not hold what it sends";
-      const bool is_answer = item.payload == Payload::out || item.payload == Payload::dq;
-      if (is_answer && !from.is_finished)
+      const bool is_result = plan_.buffer(item.from).role == BufferRole::partial;
+      if (!from.is_complete || (is_result && from.result_of == kNothing))
+        return name(item) + ": the sender does not hold what it sends";
+      const bool is_share = item.landing == Landing::add || item.payload == Payload::partial;
+      const bool is_answer =
+          item.payload == Payload::out || item.payload == Payload::dq || is_result;
+      if (is_answer && !is_share && !from.is_finished)
         return name(item) + ": the sender has not finished what it sends";
-      const bool is_share = item.landing == Landing::add;
       if (is_share && from.is_finished && plan_.buffer(item.from).rows > 0)
         return name(item) + ": a share is finished before the sum is whole";
+      if (at(item.to).has_arrived)
+        return name(item) + ": overwrites a partial result that was not merged yet";
       read.insert(item.from);
       before.push_back(from);
     }
@@ -136,11 +147,29 @@ class Walk {
       }
       if (auto text = check_tokens(item, before[i - stage.begin])) return text;
     }
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const TransferItem& item = pass.transfers[i];
+      if (item.payload == Payload::partial) at(item.to).has_arrived = at(item.to).is_complete;
+      if (item.landing == Landing::add || item.payload == Payload::partial) give_away(item.from);
+    }
     for (const auto& [buffer, parts] : landed) {
       if (auto text = check_disjoint(parts))
         return fmt::format("buffer {}: {}", to_index(buffer), *text);
     }
     return std::nullopt;
+  }
+
+  /// The owner of the rows has got a sum: a compute item's result is used up by that, a sum of
+  /// several may be begun anew.
+  void give_away(BufferId id) {
+    Content& content = at(id);
+    if (plan_.buffer(id).role != BufferRole::partial) {
+      content.was_sent = true;
+    } else if (content.result_of != kNothing) {
+      ++merged_[content.result_of];
+      content.result_of = kNothing;
+      content.is_complete = false;
+    }
   }
 
   std::optional<std::string> land(const TransferItem& item, const Content& from,
@@ -154,6 +183,7 @@ class Walk {
         return name(item) + ": some heads of the ring buffer are not sent";
       to.tokens = item.tokens;
       to.is_complete = true;
+      to.is_finished = from.is_finished;
       to.merges = from.merges;
       return std::nullopt;
     }
@@ -255,7 +285,8 @@ class Walk {
     if (direction_ == Direction::backward) {
       if (!(at(item.out).is_finished && at(item.d_out).is_complete))
         return where + " lacks out or d_out";
-      if (!holds_queries(item, item.out, BufferKind::out) ||
+      const bool has_stats = plan_.buffer(item.out).kind == BufferKind::stats;
+      if (!holds_queries(item, item.out, has_stats ? BufferKind::stats : BufferKind::out) ||
           !holds_queries(item, item.d_out, BufferKind::d_out))
         return where + " reads out or d_out of other queries";
     }
@@ -266,6 +297,8 @@ class Walk {
       if (at(id).result_of != kNothing)
         return where + " overwrites a result that was not merged yet";
       at(id).result_of = index;
+      at(id).is_complete = true;
+      at(id).is_finished = false;
       at(id).tokens = plan_.buffer(id).kind == BufferKind::dkv ? item.kv_tokens : item.q_tokens;
     }
     return std::nullopt;
@@ -291,16 +324,16 @@ class Walk {
            spec.heads.begin <= heads.begin && spec.heads.end >= heads.end;
   }
 
-  std::optional<std::string> merge(const Pass& pass, const MergeItem& item) {
+  std::optional<std::string> merge(const MergeItem& item) {
     const std::string where =
         fmt::format("step {}, rank {}: merge", to_index(item.step), to_index(item.rank));
     Content& into = at(item.into);
     if (plan_.buffer(item.into).rank != item.rank) return where + " writes another rank's memory";
     if (item.order == 0) {
-      if (into.is_complete && plan_.buffer(item.into).rows > 0)
+      if (into.is_complete && plan_.buffer(item.into).rows > 0 && !into.was_sent)
         return where + " overwrites a sum that holds results";
       into.merges = 0;
-      into.is_finished = false;
+      into.is_finished = into.was_sent = false;
       if (plan_.buffer(item.into).tokens == kNoTokens) into.tokens = kNoTokens;
     } else if (!into.is_complete) {
       return where + " adds to a sum that was never started";
@@ -316,21 +349,33 @@ class Walk {
     into.is_complete = true;
     if (item.partial == kNoBuffer) return std::nullopt;
     Content& partial = at(item.partial);
-    if (partial.result_of == kNothing) return where + " reads a result that is not there";
+    if (partial.result_of == kNothing && !partial.has_arrived)
+      return where + " reads a result that is not there";
     if (plan_.buffer(item.partial).rank != item.rank ||
         plan_.buffer(item.partial).kind != plan_.buffer(item.into).kind ||
         plan_.buffer(item.partial).heads != plan_.buffer(item.into).heads)
       return where + " adds another tensor or another rank's result";
-    const ComputeItem& source = pass.computes[partial.result_of];
-    const RunListId tokens =
-        plan_.buffer(item.into).kind == BufferKind::dkv ? source.kv_tokens : source.q_tokens;
+    const RunListId tokens = partial.tokens;
     if (into.tokens == kNoTokens) into.tokens = tokens;
-    if (into.tokens != tokens) return where + " adds rows of other tokens";
+    if (!are_rows_of(into.tokens, item.into_rows, tokens))
+      return where + " adds rows of other tokens";
     if (plan_.rows(tokens) > plan_.buffer(item.into).rows)
       return where + " adds more rows than the buffer has";
-    ++merged_[partial.result_of];
+    if (partial.result_of != kNothing) ++merged_[partial.result_of];
     partial.result_of = kNothing;
+    partial.has_arrived = partial.is_complete = false;
+    partial.landed = 0;
     return std::nullopt;
+  }
+
+  /// True if rows `rows` of the list `all` are the tokens of another list.
+  bool are_rows_of(RunListId all, RunListId rows, RunListId tokens) {
+    if (rows == kAllRows) return all == tokens;
+    const int64_t count = plan_.rows(all);
+    for (const TokenRun& run : plan_.list(rows)) {
+      if (run.count() > 0 && run.last() >= count) return false;
+    }
+    return same_ids(picker_.pick(all, rows), plan_.list(tokens));
   }
 
   std::optional<std::string> finish(const FinishItem& item) {

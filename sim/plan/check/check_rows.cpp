@@ -335,7 +335,8 @@ std::optional<std::string> check_home(const Plan& plan) {
     const HomeBuffers& home = plan.home[rank];
     const std::pair<BufferId, BufferKind> named[] = {
         {home.q, BufferKind::q},         {home.kv, BufferKind::kv}, {home.out, BufferKind::out},
-        {home.d_out, BufferKind::d_out}, {home.dq, BufferKind::dq}, {home.dkv, BufferKind::dkv}};
+        {home.d_out, BufferKind::d_out}, {home.dq, BufferKind::dq}, {home.dkv, BufferKind::dkv},
+        {home.stats, BufferKind::stats}};
     for (const auto& [id, kind] : named) {
       if (id == kNoBuffer) continue;
       const BufferSpec& buffer = plan.buffer(id);
@@ -361,14 +362,17 @@ bool rows_fit(const Plan& plan, RunListId rows, int64_t capacity) {
 /// Checks that the fields of a transfer agree with its two buffers.
 std::optional<std::string> check_ends(const Plan& plan, const TransferItem& item) {
   const BufferSpec &from = plan.buffer(item.from), &to = plan.buffer(item.to);
-  if (to_name(from.kind) != to_name(item.payload) || to_name(to.kind) != to_name(item.payload)) {
+  const BufferKind kind = kind_of(item.payload);
+  if (from.kind != kind || to.kind != kind) {
     return fmt::format("calls {} what goes from a {} to a {} buffer", to_name(item.payload),
                        to_name(from.kind), to_name(to.kind));
   }
   if ((item.link == LinkClass::self) != (item.src == item.dst))
     return "names a link that does not join its ranks";
-  if (item.landing == Landing::add && item.payload != Payload::dkv)
+  if (item.landing == Landing::add && item.payload != Payload::dkv && item.payload != Payload::dq)
     return "adds to rows that no other rank has a share of";
+  if (item.payload == Payload::partial && item.src == item.dst)
+    return "sends a partial result to its own rank";
   if (!rows_fit(plan, item.from_rows, from.rows) || !rows_fit(plan, item.to_rows, to.rows))
     return "names rows that a side does not have";
   const int64_t named = item.tokens == kNoTokens ? -1 : plan.rows(item.tokens);

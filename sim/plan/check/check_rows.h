@@ -89,6 +89,7 @@ CheckResult check_ownership(const Plan& plan);
 CheckResult check_buffers(const Plan& plan);
 CheckResult check_coverage(const Plan& plan);
 CheckResult check_movement(const Plan& plan);  // also merge order
+CheckResult check_partials(const Plan& plan);
 CheckResult check_gradients(const Plan& plan);
 CheckResult check_bytes(const Plan& plan);
 

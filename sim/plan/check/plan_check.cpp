@@ -26,7 +26,9 @@ class IdJudge {
   }
   bool is_sound(const HomeBuffers& home, bool has_backward) const {
     return is_buffer(home.q) && is_buffer(home.kv) && is_buffer(home.out) &&
-           (!has_backward || (is_buffer(home.d_out) && is_buffer(home.dq) && is_buffer(home.dkv)));
+           (!has_backward ||
+            (is_buffer(home.d_out) && is_buffer(home.dq) && is_buffer(home.dkv))) &&
+           (home.stats == kNoBuffer || is_buffer(home.stats));
   }
   bool is_sound(const ComputeItem& item, Direction direction) const {
     return is_rank(item.rank) && is_buffer(item.q) && is_buffer(item.kv) && is_buffer(item.out) &&
@@ -49,7 +51,8 @@ class IdJudge {
   }
   bool is_sound(const MergeItem& item, Direction) const {
     return is_rank(item.rank) && is_buffer(item.into) && item.order >= 0 &&
-           (item.partial == kNoBuffer || is_buffer(item.partial));
+           (item.partial == kNoBuffer || is_buffer(item.partial)) &&
+           (item.into_rows == kAllRows || is_list(item.into_rows));
   }
   bool is_sound(const FinishItem& item, Direction) const {
     return is_rank(item.rank) && is_buffer(item.buffer);
@@ -164,6 +167,7 @@ std::vector<CheckResult> inspect_plan(const Plan& plan) {
   if (!checks[0].ok || !checks[1].ok) return checks;
   checks.push_back(check_coverage(plan));
   checks.push_back(check_movement(plan));
+  checks.push_back(check_partials(plan));
   checks.push_back(check_gradients(plan));
   checks.push_back(check_bytes(plan));
   return checks;

@@ -12,7 +12,7 @@ namespace cpscope {
 
 /// One property that was proved, or the first place where it fails.
 struct CheckResult {
-  std::string name;  // ownership | buffers | coverage | movement | gradients | merges | bytes
+  std::string name;  // ownership | buffers | coverage | movement | partials | gradients | bytes
   bool ok = true;
   std::string detail;  // what was proved, or what is wrong: rank, step, item and both values
 };
@@ -38,9 +38,9 @@ class CheckedPlan {
 
 /// Proves, in integers, before anything runs: every token has one owner; buffers are large enough;
 /// every visible (query, key, head) is computed exactly once and no other; a sender holds what it
-/// sends and a compute item holds what it reads; every dK, dV share reaches its owner exactly once;
-/// merges are ordered; bytes equal the closed form of the schedule. A plan that fails is our bug
-/// and is returned as an error of kind failed.
+/// sends and a compute item holds what it reads; every partial result and every share of a gradient
+/// reaches the owner of its rows exactly once; merges are ordered; bytes equal the closed form of
+/// the schedule. A plan that fails is our bug and is returned as an error of kind failed.
 Result<CheckedPlan> check_plan(Plan plan);
 
 /// The same checks; returns all results instead of a checked plan.

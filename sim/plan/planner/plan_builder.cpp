@@ -58,6 +58,13 @@ void PlanBuilder::add_home_buffers() {
   }
 }
 
+void PlanBuilder::add_home_stats() {
+  for (const RankId rank : ranks()) {
+    plan_.home[rank].stats =
+        add_buffer(rank, BufferKind::stats, BufferRole::home, plan_.q_lists[rank], all_heads());
+  }
+}
+
 void PlanBuilder::open_stage(Pass& pass, int32_t step, StageKind kind) {
   CPSCOPE_CHECK(open_pass_ == nullptr, "a stage was opened inside another", step, open_step_);
   open_pass_ = &pass;
@@ -89,7 +96,8 @@ void PlanBuilder::add_transfer(TransferItem item) {
   } else {
     const int64_t row_elements =
         item.heads.size() * lanes_of(plan_.buffer(item.from).kind, attention());
-    item.bytes = rows * row_elements * element_bytes(wire_dtype(item, scenario().numerics));
+    item.bytes = rows * row_elements * element_bytes(wire_dtype(item, scenario().numerics)) +
+                 small_bytes(item, rows, scenario().numerics);
   }
   open_pass_->transfers.push_back(item);
 }
@@ -98,8 +106,9 @@ void PlanBuilder::add_reorder(RankId rank, BufferId from, BufferId to, RunListId
   open_pass_->reorders.push_back({step(), rank, from, to, order});
 }
 
-void PlanBuilder::add_merge(RankId rank, BufferId partial, BufferId into, int32_t order) {
-  open_pass_->merges.push_back({step(), rank, partial, into, order});
+void PlanBuilder::add_merge(RankId rank, BufferId partial, BufferId into, int32_t order,
+                            RunListId into_rows) {
+  open_pass_->merges.push_back({step(), rank, partial, into, order, into_rows});
 }
 
 void PlanBuilder::add_finish(RankId rank, BufferId buffer) {

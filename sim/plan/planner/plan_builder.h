@@ -45,6 +45,8 @@ class PlanBuilder {
 
   /// Home buffers of every rank in local order.
   void add_home_buffers();
+  /// The statistics of every rank's rows, for a backward in which queries move.
+  void add_home_stats();
 
   /// Items pushed between open and close form one stage. Empty stages are dropped.
   void open_stage(Pass& pass, int32_t step, StageKind kind);
@@ -54,7 +56,8 @@ class PlanBuilder {
   /// Fills in bytes and link (self when src == dst).
   void add_transfer(TransferItem item);
   void add_reorder(RankId rank, BufferId from, BufferId to, RunListId order);
-  void add_merge(RankId rank, BufferId partial, BufferId into, int32_t order);
+  void add_merge(RankId rank, BufferId partial, BufferId into, int32_t order,
+                 RunListId into_rows = kAllRows);
   void add_finish(RankId rank, BufferId buffer);
 
  private:

@@ -31,6 +31,16 @@ std::optional<Error> fill(PlanBuilder& builder) {
       return plan_hierarchical(builder);
     case CommType::group_cast:
       return plan_group_cast(builder);
+    case CommType::pass_q:
+      return plan_pass_q(builder);
+    case CommType::token_ring:
+      return plan_token_ring(builder);
+    case CommType::helper_ring:
+      return plan_helper_ring(builder);
+    case CommType::mesh:
+      return plan_mesh(builder);
+    case CommType::gather_q:
+      return plan_gather_q(builder);
   }
   return std::nullopt;
 }
@@ -49,6 +59,15 @@ int64_t estimate_plan_items(const Scenario& scenario) {
       return ranks * ranks * passes;
     case CommType::a2a:
       return ranks * ranks * 3 * passes;
+    case CommType::pass_q:
+    case CommType::token_ring:
+    case CommType::gather_q:
+      return ranks * ranks * 4 * passes;
+    case CommType::helper_ring:
+      return ranks * ranks * 3 * passes;
+    case CommType::mesh:
+      return ranks * (2 * int64_t{ranks} + 3 * (parallel.mesh_q + ranks / parallel.mesh_q)) *
+             passes;
     case CommType::a2a_p2p: {
       const int64_t ring = ranks / parallel.a2a_size;
       return ranks * 3 * (parallel.a2a_size + ring) * passes;
@@ -71,6 +90,12 @@ std::optional<Error> refuse_by_rule(const Scenario& scenario) {
         fmt::format("a2a+p2p requires cp_size % a2a_size == 0: {} ranks, a2a_size {}",
                     parallel.cp_size, parallel.a2a_size),
         "use an a2a_size that divides cp_size", {"parallel.a2a_size", "parallel.cp_comm_type"});
+  }
+  if (parallel.comm_type == CommType::mesh && parallel.cp_size % parallel.mesh_q != 0) {
+    return make_refusal(fmt::format("mesh requires cp_size % mesh_q == 0: {} ranks, mesh_q {}",
+                                    parallel.cp_size, parallel.mesh_q),
+                        "use a mesh_q that divides cp_size",
+                        {"parallel.mesh_q", "parallel.cp_comm_type"});
   }
   if (parallel.comm_type == CommType::a2a_p2p && heads % parallel.a2a_size != 0) {
     return make_refusal(fmt::format("a2a+p2p requires heads % a2a_size == 0: {} heads, a2a_size {}",

@@ -85,6 +85,23 @@ std::optional<Error> plan_all_gather(PlanBuilder& builder);
 std::optional<Error> plan_hierarchical(PlanBuilder& builder);
 std::optional<Error> plan_group_cast(PlanBuilder& builder);
 
+/// Queries travel in a ring (Yang et al. 2024, arXiv:2411.01783, pass-Q): keys stay, and all
+/// partial results return after the last step.
+std::optional<Error> plan_pass_q(PlanBuilder& builder);
+/// TokenRing (Wang et al. 2024, arXiv:2412.20501): queries travel, each partial result returns
+/// during the next step. Causal dual chunks travel towards lower ranks, beyond rank 0 only the
+/// second chunk.
+std::optional<Error> plan_token_ring(PlanBuilder& builder);
+/// DistFlashAttention (Li et al. 2023, arXiv:2310.03294): in step t a rank fetches the keys that
+/// are t ranks before its own; and it computes for the queries there, which see its keys. Under a
+/// causal mask one of the two has no work, so half as many steps as a ring suffice.
+std::optional<Error> plan_helper_ring(PlanBuilder& builder);
+/// Mesh-Attention (arXiv:2512.20968): rank r computes mesh_q query chunks against cp_size / mesh_q
+/// key chunks, its own ones among them; one chunk arrives in each step.
+std::optional<Error> plan_mesh(PlanBuilder& builder);
+/// All queries are gathered on every rank, keys stay, partial results return all at once.
+std::optional<Error> plan_gather_q(PlanBuilder& builder);
+
 /// One compute item per seat, with all KV present: compute, merge and finish in step 0. `kv_tables`
 /// are by seat, or one for all.
 std::optional<Error> plan_single_step_forward(PlanBuilder& builder, const std::vector<Seat>& seats,

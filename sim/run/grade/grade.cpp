@@ -417,6 +417,11 @@ Hops count_hops(const Plan& plan) {
     if (item.landing == Landing::add) ++shares[item.to];
   }
   Hops hops;
+  for (const TransferItem& item : plan.forward.transfers)
+    hops.rounds_partials |= item.payload == Payload::partial && !item.wire_fp32;
+  for (const TransferItem& item : plan.backward.transfers)
+    hops.rounds_dq |=
+        item.payload == Payload::dq && item.landing == Landing::add && !item.wire_fp32;
   hops.rounds_running_sum = travels_summed;
   for (const int32_t count : partials) hops.partials = std::max(hops.partials, count);
   for (const int32_t count : shares) hops.shares = std::max(hops.shares, count);

@@ -1,4 +1,5 @@
 #include "sim/plan/check/check_rows.h"
+#include "sim/plan/check/pair_print.h"
 #include "sim/plan/check/plan_check.h"
 #include "tests/sim/plan/faulty_plans.h"
 #include "tests/sim/plan/plan_cases.h"
@@ -43,7 +44,7 @@ Fault change_band(std::function<bool(const Plan&, const ComputeItem&, BandSlice&
 TEST(GoodPlan, PassesEveryCheckBeforeAnyFaultIsPlanted) {
   for (const GoodPlan& good : good_plans()) {
     const std::vector<CheckResult> checks = inspect_plan(good.plan);
-    EXPECT_EQ(checks.size(), 6U) << good.name;
+    EXPECT_EQ(checks.size(), 7U) << good.name;
     for (const CheckResult& check : checks)
       EXPECT_TRUE(check.ok) << good.name << ", " << check.name << ": " << check.detail;
     EXPECT_TRUE(check_plan(good.plan).ok()) << good.name;
@@ -58,7 +59,7 @@ TEST(FaultyPlan, IsAnErrorOfKindFailedAndHasADoorOfItsOwn) {
   EXPECT_EQ(checked.error().kind, ErrorKind::failed);
   const CheckedPlan admitted = admit_faulty_plan(plan, "a test");
   EXPECT_EQ(admitted.admitted_because(), "a test");
-  EXPECT_EQ(admitted.checks().size(), 6U);
+  EXPECT_EQ(admitted.checks().size(), 7U);
 }
 
 TEST(CoverageFault, AForwardSliceIsDropped) {
@@ -344,30 +345,58 @@ std::string verdict_on(const std::vector<BandSlice>& bands, int64_t chunk_size =
   return check_coverage(plan).detail;
 }
 
-TEST(CoverageFault, TwoBandsShareACellHoweverTheirCornersLie) {
+/// A number for what one item computes: a query list and a key list of one rank, with these bands.
+uint64_t print_of(const std::vector<TokenRun>& q, const std::vector<TokenRun>& k,
+                  const std::vector<BandSlice>& bands) {
+  Plan plan = plan_of(make_case({64}, 1, LayoutKind::contiguous));
+  ComputeItem& item = plan.forward.computes.front();
+  const auto add_list = [&](const std::vector<TokenRun>& runs) {
+    const auto first = static_cast<int64_t>(plan.runs.size());
+    plan.runs.insert(plan.runs.end(), runs.begin(), runs.end());
+    return plan.run_lists.push_back({first, static_cast<int64_t>(runs.size()), count_ids(runs)});
+  };
+  item.q_tokens = add_list(q);
+  item.kv_tokens = add_list(k);
+  set_slices(plan, item, bands);
+  return PairPrint(plan).of_items(Direction::forward);
+}
+
+TEST(PairPrint, SumsABandAsItsCells) {
+  const std::vector<std::vector<TokenRun>> lists{
+      {{0, 12, 1}}, {{40, 52, 1}}, {{3, 39, 3}}, {{20, 24, 1}, {2, 10, 1}}};
   std::mt19937 random(31);
   const auto draw = [&random](int32_t limit) { return static_cast<int32_t>(random() % limit); };
-  int sharing = 0, apart = 0;
-  while (sharing + apart < 3000) {
-    std::vector<BandSlice> bands;
-    std::vector<int> painted(12 * 12, 0);
-    bool is_shared = false;
-    for (int i = 0; i < 2; ++i) {
-      const int32_t q0 = draw(12), k0 = draw(12), lo = draw(9) - 4;
-      bands.push_back({q0, q0 + 1 + draw(12 - q0), k0, k0 + 1 + draw(12 - k0), lo, lo + draw(3)});
-      for (int64_t q = bands[i].q0; q < bands[i].q1; ++q) {
-        const ColumnRange columns = columns_of_row(bands[i], q);
-        for (int64_t k = columns.begin; k < columns.end; ++k)
-          is_shared = ++painted[static_cast<size_t>(q * 12 + k)] > 1 || is_shared;
-      }
+  int slanted = 0, full = 0;
+  while (slanted < 2000 || full < 200) {
+    const bool is_full = full < 200 && draw(4) == 0;
+    const auto& q = lists[static_cast<size_t>(is_full ? draw(4) : draw(2))];
+    const auto& k = lists[static_cast<size_t>(is_full ? draw(4) : draw(2))];
+    const bool is_strided = !is_full && draw(3) == 0;
+    const int32_t q0 = draw(12), k0 = draw(12), lo = draw(15) - 9;
+    BandSlice band{q0, q0 + 1 + draw(12 - q0), k0, k0 + 1 + draw(12 - k0), lo, lo + draw(6)};
+    if (is_full) band.lo = -20, band.hi = 20;
+    if (count_pairs(band) == 0) continue;
+    ++(is_full ? full : slanted);
+    const auto& rows = is_strided ? lists[2] : q;
+    const auto& columns = is_strided ? lists[2] : k;
+    std::vector<BandSlice> cells;
+    for (int32_t row = band.q0; row < band.q1; ++row) {
+      const ColumnRange seen = columns_of_row(band, row);
+      for (auto column = static_cast<int32_t>(seen.begin); column < seen.end; ++column)
+        cells.push_back({row, row + 1, column, column + 1, 0, 0});
     }
-    if (count_pairs(bands[0]) == 0 || count_pairs(bands[1]) == 0) continue;
-    ++(is_shared ? sharing : apart);
-    const std::string said = verdict_on(bands);
-    ASSERT_EQ(said.find("overlaps") != std::string::npos, is_shared) << said;
+    ASSERT_EQ(print_of(rows, columns, {band}), print_of(rows, columns, cells))
+        << band.q0 << ".." << band.q1 << " x " << band.k0 << ".." << band.k1 << ", " << band.lo
+        << ".." << band.hi;
+    cells.pop_back();
+    ASSERT_NE(print_of(rows, columns, {band}), print_of(rows, columns, cells));
   }
-  EXPECT_GT(sharing, 50);
-  EXPECT_GT(apart, 50);
+}
+
+TEST(CoverageFault, TwoBandsOfOneItemShareACell) {
+  EXPECT_EQ(verdict_on({{0, 12, 0, 12, -11, 11}, {3, 4, 5, 6, 0, 0}}),
+            "forward: query token 3 and key token 5 with head 0 are computed by rank 0 in step 0 "
+            "and by rank 0 in step 0");
 }
 
 TEST(CoverageFault, ASlantedBandReachesOneRowIntoTheNextChunk) {

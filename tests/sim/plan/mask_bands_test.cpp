@@ -9,7 +9,9 @@
 #include "tests/sim/plan/plan_cases.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -353,7 +355,6 @@ TEST(SliceRows, ListTheSlicesOfARow) {
               5)
         << i;
     EXPECT_LE(near.size(), 5u) << i;
-    EXPECT_EQ(count_visible(plan, rows, 0, i), 5);
   }
   EXPECT_EQ(find_slice(plan, rows, 0, 999, 0), 0);
   EXPECT_EQ(find_slice(plan, rows, 0, 999, 2), 1 + 4 * 999);
@@ -404,6 +405,13 @@ TEST(CheckersMask, AgreesWithTheWordsOfTheContract) {
     plan.scenario = one.scenario;
     plan.layout.slots = one.slots;
     const SliceRows rows(plan);
+    std::map<std::pair<int64_t, int64_t>, int64_t> seen_by;  // sequence, query
+    for (const VisibleBlock& block : visible_blocks(plan)) {
+      for (int64_t i = block.begin; i < block.end; ++i) {
+        const ColumnRange keys = visible_keys(plan, block, i);
+        seen_by[{block.sequence, i}] += std::max<int64_t>(0, keys.end - keys.begin);
+      }
+    }
     int64_t all = 0;
     for (size_t s = 0; s < one.slots.sequences.size(); ++s) {
       const int64_t sequence = static_cast<int64_t>(s);
@@ -416,7 +424,7 @@ TEST(CheckersMask, AgreesWithTheWordsOfTheContract) {
                     expected)
               << "sequence " << s << ", query " << i << ", key " << j << ", " << one.where;
         }
-        EXPECT_EQ(count_visible(plan, rows, sequence, i), row)
+        EXPECT_EQ((seen_by[{sequence, i}]), row)
             << "sequence " << s << ", query " << i << ", " << one.where;
         all += row;
       }

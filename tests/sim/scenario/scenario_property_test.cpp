@@ -177,6 +177,8 @@ Parallel pick_parallel() {
   parallel.indices_file = pick_bool() ? "" : pick_text();
   parallel.dispatch = pick(kDispatches);
   parallel.backward_kv = pick(kBackwardKvs);
+  parallel.partial_wire = pick(kDkvWires);
+  parallel.mesh_q = parallel.a2a_size;
   return parallel;
 }
 

@@ -25,7 +25,9 @@ TEST(ScenarioNames, AreThoseOfTheContract) {
   EXPECT_EQ(list_names(kSliceTypes), (Names{"full", "causal", "inv_causal", "bi_causal"}));
   EXPECT_EQ(list_names(kSoftmaxTypes), (Names{"vanilla", "off_by_one", "learnable"}));
   EXPECT_EQ(list_names(kQkvFormats), (Names{"bshd", "sbhd", "thd"}));
-  EXPECT_EQ(list_names(kCommTypes), (Names{"p2p", "a2a", "all_gather", "a2a+p2p", "group_cast"}));
+  EXPECT_EQ(list_names(kCommTypes),
+            (Names{"p2p", "a2a", "all_gather", "a2a+p2p", "group_cast", "pass_q", "token_ring",
+                   "helper_ring", "mesh", "gather_q"}));
   EXPECT_EQ(list_names(kLayoutKinds), (Names{"contiguous", "dual_chunk", "dual_chunk_packed",
                                              "striped", "lpt", "lpt_local", "indices"}));
   EXPECT_EQ(list_names(kDispatches), (Names{"tokens", "queries"}));

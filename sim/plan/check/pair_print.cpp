@@ -1,0 +1,328 @@
+#include "sim/plan/check/pair_print.h"
+
+#include "sim/base/parallel.h"
+#include "sim/plan/check/check_rows.h"
+#include "sim/plan/visible_interval.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
+
+uint64_t reduce(uint64_t value) { return value >= kPrime ? value - kPrime : value; }
+uint64_t add(uint64_t a, uint64_t b) { return reduce(a + b); }
+uint64_t subtract(uint64_t a, uint64_t b) { return reduce(a + kPrime - b); }
+
+uint64_t multiply(uint64_t a, uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(a) * b;
+  return reduce((static_cast<uint64_t>(product) & kPrime) + static_cast<uint64_t>(product >> 61));
+}
+
+uint64_t raise(uint64_t base, uint64_t exponent) {
+  uint64_t power = 1;
+  for (; exponent != 0; exponent >>= 1, base = multiply(base, base))
+    if (exponent & 1) power = multiply(power, base);
+  return power;
+}
+
+uint64_t invert(uint64_t value) { return raise(value, kPrime - 2); }
+
+/// Exponents are token ids, and ends of strided runs.
+int64_t exponent_limit(const Plan& plan) {
+  return 2 * std::max(plan.layout.slots.tokens, plan.layout.slots.kv_tokens) + 2;
+}
+
+/// Numbers without a pattern, the same in every run.
+uint64_t draw(uint64_t number) {
+  uint64_t x = (number + 1) * 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return (x ^ (x >> 31)) % (kPrime - 2) + 2;
+}
+
+}  // namespace
+
+PowerTable::PowerTable(uint64_t base, int64_t limit) {
+  while ((int64_t{1} << (2 * half_bits_)) < limit) ++half_bits_;
+  const auto fill = [&](uint64_t step, std::vector<uint64_t>& powers) {
+    powers.resize(size_t{1} << half_bits_);
+    powers[0] = 1;
+    for (size_t i = 1; i < powers.size(); ++i) powers[i] = multiply(powers[i - 1], step);
+  };
+  fill(base, low_);
+  fill(multiply(low_.back(), base), high_);
+}
+
+uint64_t PowerTable::power(int64_t exponent) const {
+  const auto bits = static_cast<uint64_t>(exponent);
+  return multiply(low_[bits & (low_.size() - 1)], high_[bits >> half_bits_]);
+}
+
+void PowerTable::prepare_stride(int64_t stride) {
+  const auto [found, is_new] = inverses_.try_emplace(stride, 0);
+  if (is_new) found->second = invert(subtract(power(stride), 1));
+}
+
+uint64_t PowerTable::divide_by_step(uint64_t value, int64_t stride) const {
+  return multiply(value, inverses_.at(stride));
+}
+
+uint64_t PowerTable::sum(int64_t stride, int64_t begin, int64_t end) const {
+  if (begin >= end) return 0;
+  return divide_by_step(subtract(power(stride * end), power(stride * begin)), stride);
+}
+
+PairPrint::PairPrint(const Plan& plan)
+    : plan_(plan),
+      x_(draw(1), exponent_limit(plan)),
+      y_(draw(2), exponent_limit(plan)),
+      xy_(multiply(draw(1), draw(2)), exponent_limit(plan)),
+      heads_{0},
+      q_sums_(plan.run_lists.size()),
+      k_sums_(plan.run_lists.size()) {
+  for (int32_t head = 0; head < plan.scenario.attention.heads; ++head)
+    heads_.push_back(add(heads_.back(), draw(3 + static_cast<uint64_t>(head))));
+  for (PowerTable* table : {&x_, &y_, &xy_}) {
+    table->prepare_stride(1);
+    for (const TokenRun& run : plan.runs) {
+      if (run.stride != 1 && run.count() > 1) table->prepare_stride(run.stride);
+    }
+  }
+  for (const Pass* pass : {&plan.forward, &plan.backward}) {
+    for (const ComputeItem& item : pass->computes) {
+      if (item.num_slices == 0) continue;
+      if (!q_sums_[item.q_tokens])
+        q_sums_[item.q_tokens] = std::make_unique<ListSums>(list_sums(y_, item.q_tokens));
+      if (!k_sums_[item.kv_tokens])
+        k_sums_[item.kv_tokens] = std::make_unique<ListSums>(list_sums(x_, item.kv_tokens));
+    }
+  }
+}
+
+uint64_t PairPrint::sum_run(const PowerTable& powers, const TokenRun& run, int64_t count) const {
+  if (count == 0) return 0;
+  if (count == 1) return powers.power(run.begin);
+  return multiply(powers.power(run.begin), powers.sum(run.stride, 0, count));
+}
+
+PairPrint::ListSums PairPrint::list_sums(const PowerTable& powers, RunListId list) const {
+  ListSums sums{{0}, {0}};
+  for (const TokenRun& run : plan_.list(list)) {
+    sums.first_row.push_back(sums.first_row.back() + run.count());
+    sums.before.push_back(add(sums.before.back(), sum_run(powers, run, run.count())));
+  }
+  return sums;
+}
+
+uint64_t PairPrint::sum_rows(const PowerTable& powers, RunListId list, const ListSums& sums,
+                             int64_t begin, int64_t end) const {
+  const auto before = [&](int64_t row) {
+    const auto next = std::upper_bound(sums.first_row.begin(), sums.first_row.end(), row);
+    const auto run = static_cast<size_t>(next - sums.first_row.begin()) - 1;
+    if (run + 1 == sums.first_row.size()) return sums.before.back();
+    return add(sums.before[run], sum_run(powers, plan_.list(list)[run], row - sums.first_row[run]));
+  };
+  return subtract(before(end), before(begin));
+}
+
+/// Rows [begin, end) of a list, which lie in one run: check_bands has proved it for slanted bands.
+TokenRun PairPrint::arithmetic_rows(RunListId list, const ListSums& sums, int64_t begin,
+                                    int64_t end) const {
+  const auto next = std::upper_bound(sums.first_row.begin(), sums.first_row.end(), begin);
+  const auto run = static_cast<size_t>(next - sums.first_row.begin()) - 1;
+  const TokenRun& all = plan_.list(list)[run];
+  const int64_t first = all.at(begin - sums.first_row[run]);
+  return {first, first + (end - begin - 1) * all.stride + 1, all.stride};
+}
+
+uint64_t PairPrint::sum_band(const ComputeItem& item, const BandSlice& band) const {
+  const ListSums &q = *q_sums_[item.q_tokens], &k = *k_sums_[item.kv_tokens];
+  if (is_full(band)) {
+    return multiply(sum_rows(y_, item.q_tokens, q, band.q0, band.q1),
+                    sum_rows(x_, item.kv_tokens, k, band.k0, band.k1));
+  }
+  if (band.q1 - band.q0 == 1 || band.k1 - band.k0 == 1) {
+    uint64_t sum = 0;
+    for (int64_t row = band.q0; row < band.q1; ++row) {
+      const ColumnRange seen = columns_of_row(band, row);
+      if (seen.begin >= seen.end) continue;
+      sum = add(sum, multiply(sum_rows(y_, item.q_tokens, q, row, row + 1),
+                              sum_rows(x_, item.kv_tokens, k, seen.begin, seen.end)));
+    }
+    return sum;
+  }
+  return sum_slanted(band, arithmetic_rows(item.q_tokens, q, band.q0, band.q1),
+                     arithmetic_rows(item.kv_tokens, k, band.k0, band.k1));
+}
+
+/// Row i sees columns [max(0, i + lo), min(columns, i + hi + 1)). The sum over the columns of a row
+/// is a difference of two powers of x, so the sum over the rows is one of four geometric series.
+uint64_t PairPrint::sum_slanted(const BandSlice& band, const TokenRun& q, const TokenRun& k) const {
+  const int64_t stride = q.stride, columns = band.k1 - band.k0;
+  const int64_t lo = band.lo, hi = band.hi;
+  const int64_t from = std::max<int64_t>(0, -hi);
+  const int64_t to = std::min<int64_t>(band.q1 - band.q0, columns - lo);
+  const int64_t full_end =
+      std::clamp(columns - hi - 1, from, to);            // rows from here end at the edge
+  const int64_t full_begin = std::clamp(-lo, from, to);  // rows up to here begin at the edge
+  const uint64_t ends =
+      add(multiply(x_.power(stride * std::min(columns, hi + 1 + from)),
+                   // y^i x^(i - from), from `from` on
+                   multiply(y_.power(stride * from), xy_.sum(stride, 0, full_end - from))),
+          multiply(x_.power(stride * columns), y_.sum(stride, full_end, to)));
+  const uint64_t begins =
+      add(y_.sum(stride, from, full_begin),
+          multiply(x_.power(stride * std::max<int64_t>(0, full_begin + lo)),
+                   multiply(y_.power(stride * full_begin), xy_.sum(stride, 0, to - full_begin))));
+  const uint64_t scale = x_.divide_by_step(multiply(y_.power(q.begin), x_.power(k.begin)), stride);
+  return multiply(scale, subtract(ends, begins));
+}
+
+uint64_t PairPrint::of_items(Direction direction) const {
+  const std::vector<ComputeItem>& computes = plan_.pass(direction).computes;
+  const int64_t blocks = std::min<int64_t>(std::ssize(computes), 64);
+  std::vector<uint64_t> sums(static_cast<size_t>(blocks), 0);
+  for_each_index(blocks, [&](int64_t block) {
+    for (auto i = static_cast<size_t>(block); i < computes.size();
+         i += static_cast<size_t>(blocks)) {
+      uint64_t sum = 0;
+      for (const BandSlice& band : plan_.slices_of(computes[i]))
+        sum = add(sum, sum_band(computes[i], band));
+      const HeadRange heads = computes[i].heads;
+      sums[block] =
+          add(sums[block], multiply(sum, subtract(heads_[heads.end], heads_[heads.begin])));
+    }
+  });
+  uint64_t total = 0;
+  for (const uint64_t sum : sums) total = add(total, sum);
+  return total;
+}
+
+uint64_t PairPrint::of_mask() const {
+  const std::vector<VisibleBlock> blocks = visible_blocks(plan_);
+  std::vector<uint64_t> sums(blocks.size(), 0);
+  for_each_index(std::ssize(blocks), [&](int64_t b) {
+    const VisibleBlock& block = blocks[b];
+    const SequenceSlot& slot = plan_.layout.slots.sequences[block.sequence];
+    uint64_t sum = 0;
+    for (int64_t i = block.begin; i < block.end; ++i) {
+      const ColumnRange keys = visible_keys(plan_, block, i);
+      if (keys.begin >= keys.end) continue;
+      sum = add(sum, multiply(y_.power(slot.q_begin + i),
+                              subtract(x_.power(slot.kv_begin + keys.end),
+                                       x_.power(slot.kv_begin + keys.begin))));
+    }
+    sums[b] = sum;
+  });
+  uint64_t total = 0;
+  for (const uint64_t sum : sums) total = add(total, sum);
+  return multiply(x_.divide_by_step(total, 1), heads_.back());
+}
+
+/// Where a pair with a head could have been computed, in words.
+std::string PairPrint::chance_of(Direction direction, std::pair<int64_t, int32_t> cell,
+                                 int64_t query) const {
+  const auto has = [&](RunListId list, int64_t token) {
+    const auto runs = plan_.list(list);
+    return std::any_of(runs.begin(), runs.end(), [&](const TokenRun& run) {
+      return token >= run.begin && token < run.end && (token - run.begin) % run.stride == 0;
+    });
+  };
+  for (const ComputeItem& item : plan_.pass(direction).computes) {
+    if (has(item.q_tokens, query) && has(item.kv_tokens, cell.first) &&
+        item.heads.begin <= cell.second && item.heads.end > cell.second)
+      return fmt::format("; rank {} holds both in step {}", to_index(item.rank),
+                         to_index(item.step));
+  }
+  return "; no compute item holds both";
+}
+
+std::string PairPrint::first_difference(Direction direction) const {
+  const BatchSlots& slots = plan_.layout.slots;
+  if (slots.tokens > (int64_t{1} << 24)) return "the batch is too long to name the first pair";
+  const std::vector<ComputeItem>& computes = plan_.pass(direction).computes;
+  std::map<RunListId, RowReader> q_readers, k_readers;
+  const auto reader = [&](auto& readers, RunListId list, Side side) -> const RowReader& {
+    return readers.try_emplace(list, plan_, list, side).first->second;
+  };
+  std::vector<uint64_t> open(static_cast<size_t>(slots.tokens), 0);  // [query token]
+  for (const VisibleBlock& block : visible_blocks(plan_)) {
+    const SequenceSlot& slot = slots.sequences[block.sequence];
+    for (int64_t i = block.begin; i < block.end; ++i) {
+      const ColumnRange keys = visible_keys(plan_, block, i);
+      if (keys.begin >= keys.end) continue;
+      const uint64_t sum = sum_run(x_, {slot.kv_begin + keys.begin, slot.kv_begin + keys.end, 1},
+                                   keys.end - keys.begin);
+      uint64_t& row = open[slot.q_begin + i];
+      row = add(row, multiply(sum, heads_.back()));
+    }
+  }
+  for (const ComputeItem& item : computes) {
+    for (const BandSlice& band : plan_.slices_of(item)) {
+      for (int64_t row = band.q0; row < band.q1; ++row) {
+        const ColumnRange seen = columns_of_row(band, row);
+        if (seen.begin >= seen.end) continue;
+        const uint64_t sum =
+            sum_rows(x_, item.kv_tokens, *k_sums_[item.kv_tokens], seen.begin, seen.end);
+        uint64_t& left = open[reader(q_readers, item.q_tokens, Side::q).place(row).token];
+        left = subtract(left,
+                        multiply(sum, subtract(heads_[item.heads.end], heads_[item.heads.begin])));
+      }
+    }
+  }
+  const auto wrong = std::find_if(open.begin(), open.end(), [](uint64_t sum) { return sum != 0; });
+  if (wrong == open.end()) return "no single query differs";
+  const int64_t token = wrong - open.begin();
+  // Of this query: how often each key is computed with each head, and by which item first.
+  struct Seen {
+    int64_t times = 0;
+    const ComputeItem* first = nullptr;
+    const ComputeItem* last = nullptr;
+  };
+  std::map<std::pair<int64_t, int32_t>, Seen> seen;  // key token, head
+  for (const VisibleBlock& block : visible_blocks(plan_)) {
+    const SequenceSlot& slot = slots.sequences[block.sequence];
+    if (token < slot.q_begin + block.begin || token >= slot.q_begin + block.end) continue;
+    const ColumnRange keys = visible_keys(plan_, block, token - slot.q_begin);
+    for (int64_t key = keys.begin; key < keys.end; ++key) {
+      for (int32_t head = 0; head < plan_.scenario.attention.heads; ++head)
+        --seen[{slot.kv_begin + key, head}].times;
+    }
+  }
+  for (const ComputeItem& item : computes) {
+    for (const BandSlice& band : plan_.slices_of(item)) {
+      for (int64_t row = band.q0; row < band.q1; ++row) {
+        if (reader(q_readers, item.q_tokens, Side::q).place(row).token != token) continue;
+        const ColumnRange columns = columns_of_row(band, row);
+        for (int64_t column = columns.begin; column < columns.end; ++column) {
+          const int64_t key = reader(k_readers, item.kv_tokens, Side::kv).place(column).token;
+          for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
+            Seen& cell = seen[{key, head}];
+            ++cell.times;
+            if (cell.first == nullptr) cell.first = &item;
+            cell.last = &item;
+          }
+        }
+      }
+    }
+  }
+  for (const auto& [cell, found] : seen) {
+    if (found.times == 0) continue;
+    const std::string pair =
+        fmt::format("query token {} and key token {} with head {}", token, cell.first, cell.second);
+    if (found.first == nullptr)
+      return pair + " are never computed" + chance_of(direction, cell, token);
+    return fmt::format("{} are computed by rank {} in step {} and by rank {} in step {}", pair,
+                       to_index(found.first->rank), to_index(found.first->step),
+                       to_index(found.last->rank), to_index(found.last->step));
+  }
+  return fmt::format("the keys of query token {} differ", token);
+}
+
+}  // namespace cpscope

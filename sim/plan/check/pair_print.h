@@ -1,0 +1,75 @@
+#pragma once
+
+#include "sim/base/id_vector.h"
+#include "sim/base/ids.h"
+#include "sim/plan/band.h"
+#include "sim/plan/plan.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cpscope {
+
+/// Powers of one base modulo 2^61 - 1, with one product each; exponents below `limit`.
+class PowerTable {
+ public:
+  PowerTable(uint64_t base, int64_t limit);
+
+  uint64_t power(int64_t exponent) const;
+  /// Call before sum and divide_by_step with this stride.
+  void prepare_stride(int64_t stride);
+  /// Sum of power(stride * i) for i in [begin, end).
+  uint64_t sum(int64_t stride, int64_t begin, int64_t end) const;
+  /// value / (power(stride) - 1).
+  uint64_t divide_by_step(uint64_t value, int64_t stride) const;
+
+ private:
+  int half_bits_ = 1;
+  std::vector<uint64_t> low_, high_;
+  std::map<int64_t, uint64_t> inverses_;  // of power(stride) - 1
+};
+
+/// A number for a multiset of (query token, key token, query head) triples: the sum of y^query *
+/// x^key * w(head) modulo 2^61 - 1. Two different multisets have the same number with a probability
+/// below 2^-28 (their difference is a polynomial of degree below 2^33 in x, y and w). Bands of
+/// arithmetic runs are summed in closed form, so the cost does not depend on the number of pairs.
+class PairPrint {
+ public:
+  explicit PairPrint(const Plan& plan);
+
+  /// What the mask makes visible, counted row by row with the checker's own mask; all query heads.
+  uint64_t of_mask() const;
+  /// What the compute items of one pass do.
+  uint64_t of_items(Direction direction) const;
+
+  /// The first triple that the items of a pass compute more or less often than the mask allows, in
+  /// words. Reads every row of every item. Called when the numbers differ.
+  std::string first_difference(Direction direction) const;
+
+ private:
+  /// Sums of powers over the rows of one token list.
+  struct ListSums {
+    std::vector<int64_t> first_row;  // [run + 1]
+    std::vector<uint64_t> before;    // [run + 1] sum of the runs before it
+  };
+
+  std::string chance_of(Direction direction, std::pair<int64_t, int32_t> cell, int64_t query) const;
+  uint64_t sum_rows(const PowerTable& powers, RunListId list, const ListSums& sums, int64_t begin,
+                    int64_t end) const;
+  uint64_t sum_run(const PowerTable& powers, const TokenRun& run, int64_t count) const;
+  uint64_t sum_band(const ComputeItem& item, const BandSlice& band) const;
+  uint64_t sum_slanted(const BandSlice& band, const TokenRun& q, const TokenRun& k) const;
+  ListSums list_sums(const PowerTable& powers, RunListId list) const;
+  TokenRun arithmetic_rows(RunListId list, const ListSums& sums, int64_t begin, int64_t end) const;
+
+  const Plan& plan_;
+  PowerTable x_, y_, xy_;
+  std::vector<uint64_t> heads_;                                     // [heads + 1] prefix sums of w
+  IdVector<RunListId, std::unique_ptr<ListSums>> q_sums_, k_sums_;  // of lists that items name
+};
+
+}  // namespace cpscope
