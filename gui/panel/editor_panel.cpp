@@ -179,6 +179,12 @@ void edit_parallel(Ui& ui, Editor& editor) {
   if (parallel.comm_type == CommType::a2a_p2p)
     editor.number("a2a ranks", "parallel.a2a_size", parallel.a2a_size, 1,
                   "Ranks that exchange heads; the others form rings");
+  if (parallel.comm_type == CommType::mesh)
+    editor.number("query chunks", "parallel.mesh_q", parallel.mesh_q, 1,
+                  "Query chunks of a tile; it has ranks / query chunks key chunks");
+  if (sends_partials(parallel.comm_type))
+    editor.choice("partial wire", "parallel.partial_wire", parallel.partial_wire, kDkvWires,
+                  "The format in which partial results are sent to the owners of the queries");
   if (parallel.layout == LayoutKind::striped)
     editor.number<int64_t>("stripe", "parallel.stripe", parallel.stripe, 1,
                            "Consecutive tokens of one stripe");

@@ -44,6 +44,8 @@ std::string name_of(const Parallel& parallel) {
   if (parallel.comm_type == CommType::a2a_p2p) name += fmt::format(" of {}", parallel.a2a_size);
   if (parallel.comm_type == CommType::group_cast && parallel.dispatch == Dispatch::queries)
     name += " of queries";
+  if (parallel.comm_type == CommType::mesh)
+    name += fmt::format(" of {} x {}", parallel.mesh_q, parallel.cp_size / parallel.mesh_q);
   name += fmt::format(", {}", to_name(parallel.layout));
   if (has_chunks(parallel.layout)) name += fmt::format(" {}", parallel.dispatch_chunk);
   if (parallel.layout == LayoutKind::striped && parallel.stripe != 1)
@@ -268,6 +270,7 @@ std::vector<Parallel> list_candidates(const Scenario& scenario,
 bool is_same_way(const Parallel& a, const Parallel& b) {
   return a.comm_type == b.comm_type && a.layout == b.layout &&
          (a.comm_type != CommType::a2a_p2p || a.a2a_size == b.a2a_size) &&
+         (a.comm_type != CommType::mesh || a.mesh_q == b.mesh_q) &&
          (!has_chunks(a.layout) || a.dispatch_chunk == b.dispatch_chunk) &&
          (a.layout != LayoutKind::striped || a.stripe == b.stripe) &&
          (a.layout != LayoutKind::indices ||

@@ -164,8 +164,9 @@ std::optional<Error> refuse_as_te(const Plan& plan) {
     return refuse(
         fmt::format("supports only layouts dual_chunk and contiguous: {}", to_name(layout)),
         "use layout dual_chunk", {"parallel.layout"});
-  if (scenario.parallel.comm_type == CommType::group_cast)
-    return refuse("has no group_cast", "use p2p, a2a, all_gather or a2a+p2p",
+  const CommType comm = scenario.parallel.comm_type;
+  if (comm == CommType::group_cast || sends_partials(comm))
+    return refuse(fmt::format("has no {}", to_name(comm)), "use p2p, a2a, all_gather or a2a+p2p",
                   {"parallel.cp_comm_type"});
   if (auto error = refuse_mask(scenario)) return error;
   if (layout == LayoutKind::contiguous) {
