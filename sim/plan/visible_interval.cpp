@@ -37,7 +37,10 @@ int64_t overlap(ColumnRange a, ColumnRange b) {
   return std::max<int64_t>(0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
 }
 
-int64_t count_through_slices(const Plan& plan) {
+/// Calls visit(sequence, query position, number of keys that it sees through the slice) for every
+/// query of every slice.
+template <class Visit>
+void for_each_slice_row(const Plan& plan, const Visit& visit) {
   const auto& sequences = plan.layout.slots.sequences;
   std::vector<ValidBase> bases;  // [sequence]
   ValidBase next;
@@ -46,7 +49,6 @@ int64_t count_through_slices(const Plan& plan) {
     next.q += sequence.q_valid;
     next.kv += sequence.kv_valid;
   }
-  int64_t total = 0;
   for (const MaskSlice& slice : plan.scenario.attention.slices) {
     const auto after =
         std::upper_bound(bases.begin(), bases.end(), slice.q0,
@@ -57,12 +59,11 @@ int64_t count_through_slices(const Plan& plan) {
       for (int64_t i = std::max(slice.q0, bases[s].q); i < to; ++i) {
         const ColumnRange own =
             visible_interval(plan.scenario.attention, sequences[s], i - bases[s].q);
-        total +=
-            overlap(slice_interval(slice, i), {own.begin + bases[s].kv, own.end + bases[s].kv});
+        visit(s, i - bases[s].q,
+              overlap(slice_interval(slice, i), {own.begin + bases[s].kv, own.end + bases[s].kv}));
       }
     }
   }
-  return total;
 }
 
 /// Numbers in all buckets of so many rows, and the buckets.
@@ -171,8 +172,31 @@ int64_t count_visible(const Plan& plan, const SliceRows& rows, int64_t sequence,
   return total;
 }
 
+std::vector<bool> find_seeing_queries(const Plan& plan) {
+  const auto& sequences = plan.layout.slots.sequences;
+  std::vector<bool> sees(static_cast<size_t>(plan.layout.slots.tokens), false);
+  const auto note = [&](size_t s, int64_t i, int64_t keys) {
+    if (keys > 0) sees[static_cast<size_t>(sequences[s].q_begin + i)] = true;
+  };
+  if (plan.scenario.attention.mask_type == MaskType::slices) {
+    for_each_slice_row(plan, note);
+    return sees;
+  }
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    for (int64_t i = 0; i < sequences[s].q_valid; ++i) {
+      const ColumnRange seen = visible_interval(plan.scenario.attention, sequences[s], i);
+      note(s, i, seen.end - seen.begin);
+    }
+  }
+  return sees;
+}
+
 int64_t count_all_visible(const Plan& plan) {
-  if (plan.scenario.attention.mask_type == MaskType::slices) return count_through_slices(plan);
+  if (plan.scenario.attention.mask_type == MaskType::slices) {
+    int64_t total = 0;
+    for_each_slice_row(plan, [&](size_t, int64_t, int64_t keys) { total += keys; });
+    return total;
+  }
   const auto& sequences = plan.layout.slots.sequences;
   std::vector<int64_t> by_sequence(sequences.size(), 0);
   for_each_index(static_cast<int64_t>(sequences.size()), [&](int64_t s) {

@@ -41,6 +41,9 @@ int64_t find_slice(const Plan& plan, const SliceRows& rows, int64_t sequence, in
 /// Number of keys that query position i of a sequence sees.
 int64_t count_visible(const Plan& plan, const SliceRows& rows, int64_t sequence, int64_t i);
 
+/// [query token of the packed batch] True if it sees a key; never for padding.
+std::vector<bool> find_seeing_queries(const Plan& plan);
+
 /// Visible (query, key) pairs of the whole batch, counted row by row.
 int64_t count_all_visible(const Plan& plan);
 
