@@ -1,4 +1,5 @@
 #include "sim/plan/check/check_rows.h"
+#include "sim/plan/visible_interval.h"
 #include "sim/plan/visit_items.h"
 
 #include <algorithm>
@@ -20,6 +21,7 @@ struct Content {
   int64_t landed = 0;  // (row, head) cells that transfers have filled since it was last complete
   int64_t result_of = kNothing;  // partial: the compute item whose result is not merged yet
   int32_t merges = 0;            // accumulators: merges so far
+  bool is_empty = false;         // accumulators: no result has been merged into it
   bool is_finished = false;
 };
 
@@ -49,6 +51,7 @@ class Walk {
     const Pass& pass = plan_.pass(direction);
     direction_ = direction;
     merged_.assign(pass.computes.size(), 0);
+    sums_.clear();
     for (const Stage& stage : pass.stages) {
       if (auto text = run_stage(pass, stage)) return text;
     }
@@ -301,6 +304,7 @@ class Walk {
         return where + " overwrites a sum that holds results";
       into.merges = 0;
       into.is_finished = false;
+      into.is_empty = true;
       if (plan_.buffer(item.into).tokens == kNoTokens) into.tokens = kNoTokens;
     } else if (!into.is_complete) {
       return where + " adds to a sum that was never started";
@@ -328,6 +332,11 @@ class Walk {
     if (into.tokens != tokens) return where + " adds rows of other tokens";
     if (plan_.rows(tokens) > plan_.buffer(item.into).rows)
       return where + " adds more rows than the buffer has";
+    // A query is computed on one rank, so its results meet in one sum.
+    const auto key = std::tuple(to_index(item.rank), to_index(tokens), source.heads.begin);
+    if (!travels && sums_.try_emplace(key, item.into).first->second != item.into)
+      return where + " adds results of the same queries to two sums";
+    into.is_empty = false;
     ++merged_[partial.result_of];
     partial.result_of = kNothing;
     return std::nullopt;
@@ -341,13 +350,32 @@ class Walk {
     if (!content.is_complete) return where + " of a sum that was never started";
     if (content.is_finished && plan_.buffer(item.buffer).rows > 0) return where + " happens twice";
     content.is_finished = true;
+    const BufferKind kind = plan_.buffer(item.buffer).kind;
+    if (!content.is_empty || kind == BufferKind::dkv) return std::nullopt;
+    if (content.tokens == kNoTokens) return where + " of rows that name no tokens";
+    if (const int64_t token = first_seeing(content.tokens); token >= 0)
+      return fmt::format("{} of an empty {}, but query token {} sees a key", where, to_name(kind),
+                         token);
     return std::nullopt;
+  }
+
+  /// The first query token of a list that sees a key, counted from the mask, or -1.
+  int64_t first_seeing(RunListId tokens) {
+    if (sees_.empty()) sees_ = find_seeing_queries(plan_);
+    for (const TokenRun& run : plan_.list(tokens)) {
+      for (int64_t token = run.begin; token < run.end; token += run.stride) {
+        if (token < std::ssize(sees_) && sees_[static_cast<size_t>(token)]) return token;
+      }
+    }
+    return -1;
   }
 
   const Plan& plan_;
   IdVector<BufferId, Content> contents_;
   RowPicker picker_;
   std::vector<int32_t> merged_;
+  std::map<std::tuple<int32_t, int32_t, int32_t>, BufferId> sums_;  // rank, queries, first head
+  std::vector<bool> sees_;  // [query token] sees a key; filled when first asked
   Direction direction_ = Direction::forward;
   std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, bool> same_tokens_;
 };
