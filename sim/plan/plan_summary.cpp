@@ -55,12 +55,12 @@ struct Bases {
   std::vector<int64_t> q, kv;  // valid tokens before each sequence
 };
 
-std::vector<KeyRange> keys_seen(const Plan& plan, const SliceRows& slice_rows, const Bases& bases,
-                                RankId rank) {
+/// Appends the keys that the queries of a list see.
+void add_keys_seen(const Plan& plan, const SliceRows& slice_rows, const Bases& bases,
+                   RunListId queries, std::vector<KeyRange>& ranges) {
   const auto& sequences = plan.layout.slots.sequences;
   const bool has_slices = plan.scenario.attention.mask_type == MaskType::slices;
-  std::vector<KeyRange> ranges;
-  for (const TokenRun& run : plan.list(plan.q_lists[rank])) {
+  for (const TokenRun& run : plan.list(queries)) {
     size_t s =
         static_cast<size_t>(std::partition_point(sequences.begin(), sequences.end(),
                                                  [&](const SequenceSlot& slot) {
@@ -81,7 +81,6 @@ std::vector<KeyRange> keys_seen(const Plan& plan, const SliceRows& slice_rows, c
       }
     }
   }
-  return united(std::move(ranges));
 }
 
 int64_t count_inside(const TokenRun& run, const KeyRange& range) {
@@ -116,6 +115,13 @@ void sum_bytes(const Plan& plan, const Pass& pass, std::vector<int64_t>& bytes,
 }  // namespace
 
 int64_t necessary_kv_bytes(const Plan& plan) {
+  IdVector<RankId, std::vector<RunListId>> queries;
+  for (const RunListId list : plan.q_lists) queries.push_back({list});
+  return necessary_kv_bytes(plan, queries);
+}
+
+int64_t necessary_kv_bytes(const Plan& plan,
+                           const IdVector<RankId, std::vector<RunListId>>& queries) {
   Bases bases;
   int64_t q = 0, kv = 0;
   for (const SequenceSlot& slot : plan.layout.slots.sequences) {
@@ -127,7 +133,9 @@ int64_t necessary_kv_bytes(const Plan& plan) {
   const SliceRows slice_rows(plan);
   IdVector<RankId, int64_t> remote(plan.home.size());
   for_each_id(plan.home.ids(), [&](RankId rank) {
-    remote[rank] = remote_keys(plan, keys_seen(plan, slice_rows, bases, rank), rank);
+    std::vector<KeyRange> seen;
+    for (const RunListId list : queries[rank]) add_keys_seen(plan, slice_rows, bases, list, seen);
+    remote[rank] = remote_keys(plan, united(std::move(seen)), rank);
   });
   const Attention& attention = plan.scenario.attention;
   return std::accumulate(remote.begin(), remote.end(), int64_t{0}) * attention.kv_heads *

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "sim/base/id_vector.h"
+#include "sim/base/ids.h"
 #include "sim/plan/plan.h"
 
 #include <cstdint>
@@ -28,5 +30,10 @@ PlanSummary summarise(const Plan& plan);
 /// rank that owns a query which sees it. Counted row by row from the mask, independent of the
 /// planner.
 int64_t necessary_kv_bytes(const Plan& plan);
+
+/// The same for queries that are computed elsewhere: each row once for each rank that neither owns
+/// it nor can do without it for its `queries`, lists of query tokens.
+int64_t necessary_kv_bytes(const Plan& plan,
+                           const IdVector<RankId, std::vector<RunListId>>& queries);
 
 }  // namespace cpscope

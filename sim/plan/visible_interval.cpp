@@ -166,6 +166,18 @@ ColumnRange visible_keys(const Plan& plan, const VisibleBlock& block, int64_t i)
           std::min(own.end, allowed.end - block.kv_base)};
 }
 
+std::vector<bool> find_seeing_queries(const Plan& plan) {
+  std::vector<bool> sees(static_cast<size_t>(plan.layout.slots.tokens), false);
+  for (const VisibleBlock& block : visible_blocks(plan)) {
+    const int64_t first = plan.layout.slots.sequences[block.sequence].q_begin;
+    for (int64_t i = block.begin; i < block.end; ++i) {
+      const ColumnRange keys = visible_keys(plan, block, i);
+      if (keys.begin < keys.end) sees[static_cast<size_t>(first + i)] = true;
+    }
+  }
+  return sees;
+}
+
 int64_t count_all_visible(const Plan& plan) {
   const std::vector<VisibleBlock> blocks = visible_blocks(plan);
   std::vector<int64_t> by_block(blocks.size(), 0);

@@ -53,6 +53,9 @@ std::vector<VisibleBlock> visible_blocks(const Plan& plan);
 /// Key positions that a row of a block sees through it: [begin, end), empty when begin >= end.
 ColumnRange visible_keys(const Plan& plan, const VisibleBlock& block, int64_t i);
 
+/// [query token of the packed batch] True if it sees a key; never for padding.
+std::vector<bool> find_seeing_queries(const Plan& plan);
+
 /// Visible (query, key) pairs of the whole batch, counted row by row.
 int64_t count_all_visible(const Plan& plan);
 

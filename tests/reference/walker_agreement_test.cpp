@@ -197,11 +197,7 @@ TEST(WalkerAgreement, GivesTheSameNumbersForEveryLayoutAndCommunicationType) {
   }
 }
 
-TEST(WalkerAgreement, LeavesEmptyAndPaddingRowsExactlyEmpty) {
-  Scenario scenario = packed_batch(Dtype::bf16);
-  scenario.attention.mask_type = MaskType::causal_bottom_right;
-  scenario.batch.kv_lengths = scenario.batch.kv_slots = {21, 5, 0, 97};
-  scenario.batch.self_attention = false;
+void expect_exactly_empty(const Scenario& scenario) {
   const Graded graded = run_and_grade(scenario);
   ASSERT_TRUE(graded.grade.passed);
   const Answer& answer = graded.output.answer;
@@ -220,6 +216,25 @@ TEST(WalkerAgreement, LeavesEmptyAndPaddingRowsExactlyEmpty) {
   // Per head: 40 empty rows and 3 padding rows of slot 64, 30 rows and 2 of padding, 97 rows padded
   // to 104.
   EXPECT_EQ(empty_rows, 4 * (40 + 3 + 32 + 7));
+}
+
+Scenario batch_with_empty_rows() {
+  Scenario scenario = packed_batch(Dtype::bf16);
+  scenario.attention.mask_type = MaskType::causal_bottom_right;
+  scenario.batch.kv_lengths = scenario.batch.kv_slots = {21, 5, 0, 97};
+  scenario.batch.self_attention = false;
+  return scenario;
+}
+
+TEST(WalkerAgreement, LeavesEmptyAndPaddingRowsExactlyEmpty) {
+  expect_exactly_empty(batch_with_empty_rows());
+}
+
+TEST(WalkerAgreement, LeavesThemEmptyWhereOnlyOtherQueriesMove) {
+  Scenario scenario = batch_with_empty_rows();
+  scenario.parallel.comm_type = CommType::group_cast;
+  scenario.parallel.dispatch = Dispatch::queries;
+  expect_exactly_empty(scenario);
 }
 
 TEST(WalkerAgreement, TheSixteenBitMergeErrsMoreWithEveryRank) {

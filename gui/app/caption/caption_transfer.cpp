@@ -24,7 +24,7 @@ std::string explain_transfer(const Plan& plan, const TransferItem& item, Directi
       if (sends_partials(plan.scenario.parallel.comm_type))
         return "Queries are sent to the ranks whose keys they have to meet.";
       return item.link == LinkClass::direct
-                 ? "Queries are sent to the ranks that the dispatch assigns their work to."
+                 ? "Queries that see a key are sent to the ranks that the dispatch assigns their work to."
                  : "All-to-all splits the heads over the ranks: each rank gets all tokens of its "
                    "heads.";
     case Payload::kv:

@@ -85,9 +85,10 @@ class ShareWalk {
   std::optional<std::pair<int64_t, int32_t>> run() {
     const Direction direction = kind_ == BufferKind::out ? Direction::forward : Direction::backward;
     for_each_item(plan_, direction, [&](const ItemId& id, const auto& item) { follow(id, item); });
-    if (kind_ == BufferKind::dkv) {
-      for (const HomeBuffers& home : plan_.home) arrive(home.dkv);
-    }
+    for (const HomeBuffers& home : plan_.home)
+      arrive(kind_ == BufferKind::dkv  ? home.dkv
+             : kind_ == BufferKind::dq ? home.dq
+                                       : home.out);
     return ledger_.first_difference();
   }
 
@@ -95,15 +96,12 @@ class ShareWalk {
   struct Share {
     RunListId tokens, rows;  // rows of the list `tokens`
     HeadRange heads;
-    bool whole;  // every head of the buffer that holds it
     uint64_t weight;
   };
 
   void arrive(BufferId id) {
-    const BufferSpec& spec = plan_.buffer(id);
     for (const Share& share : sums_[id])
-      ledger_.add(share.tokens, share.rows, share.whole ? spec.heads : share.heads, share.weight);
-    sums_[id].clear();
+      ledger_.add(share.tokens, share.rows, share.heads, share.weight);
   }
 
   void follow(const ItemId& id, const ComputeItem& item) {
@@ -114,18 +112,14 @@ class ShareWalk {
     const BufferId result = is_kv ? item.dkv : kind_ == BufferKind::dq ? item.dq : item.out;
     const uint64_t weight = fingerprint(id.index);
     ledger_.add(tokens, kAllRows, heads, 0 - weight);
-    sums_[result] = {{tokens, kAllRows, heads, false, weight}};
+    sums_[result] = {{tokens, kAllRows, heads, weight}};
   }
 
   void follow(const ItemId& /*id*/, const ReorderItem& item) {
     if (plan_.buffer(item.from).kind == kind_) sums_[item.to] = sums_[item.from];
   }
 
-  /// Sums of dk and dv may be finished before they come home, where shares of other ranks that read
-  /// the same KV head are added.
-  void follow(const ItemId& /*id*/, const FinishItem& item) {
-    if (kind_ != BufferKind::dkv && plan_.buffer(item.buffer).kind == kind_) arrive(item.buffer);
-  }
+  void follow(const ItemId& /*id*/, const FinishItem& /*item*/) {}
 
   void follow(const ItemId& /*id*/, const MergeItem& item) {
     if (plan_.buffer(item.into).kind != kind_) return;
@@ -138,27 +132,31 @@ class ShareWalk {
   }
 
   void follow(const ItemId& /*id*/, const TransferItem& item) {
-    const bool is_partial = item.payload == Payload::partial;
-    if (kind_of(item.payload) != kind_ || (kind_ != BufferKind::dkv && !moves_sum(item))) return;
+    if (kind_of(item.payload) != kind_) return;
+    const BufferSpec &source = plan_.buffer(item.from), &target = plan_.buffer(item.to);
     auto& to = sums_[item.to];
     auto& from = sums_[item.from];
-    if (item.landing == Landing::replace) {
+    const bool is_whole = item.from_rows == kAllRows && item.to_rows == kAllRows &&
+                          item.heads == source.heads && item.heads == target.heads;
+    if (item.landing == Landing::replace && is_whole) {
       to = from;
-      if (is_partial) from.clear();
+      if (item.payload == Payload::partial) from.clear();
       return;
     }
     // Only a part of the sender's rows and heads may be sent here. They are rows of the sender's
     // buffer, or, if that holds other rows from time to time, of the tokens that it holds now.
-    const RunListId named = plan_.buffer(item.from).tokens;
     for (const Share& share : from) {
-      add_share(to, {named == kNoTokens ? share.tokens : named, item.from_rows, item.heads, false,
-                     share.weight});
+      const HeadRange heads{std::max(share.heads.begin, item.heads.begin),
+                            std::min(share.heads.end, item.heads.end)};
+      if (heads.size() <= 0) continue;
+      const RunListId tokens = source.tokens == kNoTokens ? share.tokens : source.tokens;
+      const Share part{tokens, item.from_rows, heads, share.weight};
+      // What replaces rows lands there once, so that no share is met twice.
+      if (item.landing == Landing::replace)
+        to.push_back(part);
+      else
+        add_share(to, part);
     }
-  }
-
-  /// False for finished results on their way home: what they consist of is known.
-  static bool moves_sum(const TransferItem& item) {
-    return item.payload == Payload::partial || item.landing == Landing::add;
   }
 
   static void add_share(std::vector<Share>& sum, const Share& share) {
@@ -194,7 +192,7 @@ std::optional<std::string> check_arrivals(const Plan& plan, BufferKind kind) {
 
 CheckResult check_partials(const Plan& plan) {
   if (auto text = check_arrivals(plan, BufferKind::out)) return broken("partials", *text);
-  return passed("partials", "every partial result reaches the owner of its rows exactly once");
+  return passed("partials", "every result of a compute reaches the owner of its rows exactly once");
 }
 
 CheckResult check_gradients(const Plan& plan) {

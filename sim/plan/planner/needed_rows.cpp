@@ -29,6 +29,17 @@ void add_visible(const Piece& q, const Band& band, int64_t kv_begin,
   }
 }
 
+/// Index range of the run's ids inside [begin, end).
+std::pair<int64_t, int64_t> indices_inside(const TokenRun& run, int64_t begin, int64_t end) {
+  const auto index_at_or_after = [&](int64_t id) {
+    return id <= run.begin ? 0 : (id - run.begin + run.stride - 1) / run.stride;
+  };
+  return {std::min(run.count(), index_at_or_after(begin)),
+          std::min(run.count(), index_at_or_after(end))};
+}
+
+}  // namespace
+
 std::vector<TokenRun> merge_ranges(std::vector<TokenRun> ranges) {
   std::sort(ranges.begin(), ranges.end(),
             [](const TokenRun& a, const TokenRun& b) { return a.begin < b.begin; });
@@ -42,17 +53,6 @@ std::vector<TokenRun> merge_ranges(std::vector<TokenRun> ranges) {
   }
   return merged;
 }
-
-/// Index range of the run's ids inside [begin, end).
-std::pair<int64_t, int64_t> indices_inside(const TokenRun& run, int64_t begin, int64_t end) {
-  const auto index_at_or_after = [&](int64_t id) {
-    return id <= run.begin ? 0 : (id - run.begin + run.stride - 1) / run.stride;
-  };
-  return {std::min(run.count(), index_at_or_after(begin)),
-          std::min(run.count(), index_at_or_after(end))};
-}
-
-}  // namespace
 
 std::vector<TokenRun> visible_keys(const PieceTable& q, const MaskBands& mask,
                                    const BatchSlots& slots) {

@@ -10,6 +10,9 @@
 
 namespace cpscope {
 
+/// The ids of ranges of stride 1, as ascending disjoint ranges that do not touch.
+std::vector<TokenRun> merge_ranges(std::vector<TokenRun> ranges);
+
 /// Packed padded key ids that the rows of `q` see, as ascending disjoint runs of stride 1. Padding
 /// is never included.
 std::vector<TokenRun> visible_keys(const PieceTable& q, const MaskBands& mask,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 #include <queue>
+#include <span>
 
 namespace cpscope {
 namespace {
@@ -23,10 +24,10 @@ struct CastRank {
   std::vector<Exchange> kv;  // who sends which KV rows here, by source
 };
 
-/// A piece of a rank's queries that another rank may compute.
+/// Queries of one rank that one rank computes.
 struct QueryShare {
   RankId owner{}, worker{};
-  int64_t row_begin = 0, row_end = 0;  // rows of the owner's home buffer
+  std::vector<TokenRun> rows;  // of the owner's home buffer
   int64_t area = 0;
 };
 
@@ -37,6 +38,24 @@ struct CastPlan {
 
 constexpr int64_t kSharesPerRank = 2;
 
+/// The tokens of some rows of a rank's home q buffer: ascending runs of stride 1.
+std::vector<TokenRun> query_tokens(const Plan& plan, RankId owner, std::span<const TokenRun> rows) {
+  const std::span<const TokenRun> home = plan.list(plan.q_lists[owner]);
+  std::vector<TokenRun> tokens;
+  size_t at = 0;      // run of the home buffer
+  int64_t first = 0;  // its first row
+  for (const TokenRun& run : rows) {
+    for (int64_t row = run.begin; row < run.end;) {
+      while (first + home[at].count() <= row) first += home[at++].count();
+      const int64_t stop = std::min(run.end, first + home[at].count());
+      append_run(tokens,
+                 {home[at].at(row - first), home[at].at(stop - 1 - first) + 1, home[at].stride});
+      row = stop;
+    }
+  }
+  return tokens;
+}
+
 /// Two shares per rank, assigned so that every worker gets the same number and the loads are even:
 /// largest first (equal areas: lower id first) to the least loaded worker (equal loads: lower rank)
 /// that has room. Source: torchtitan PR #2543.
@@ -46,11 +65,10 @@ std::vector<QueryShare> assign_queries(const PlanBuilder& builder) {
   for (const RankId rank : builder.ranks()) {
     const int64_t rows = plan.rows(plan.q_lists[rank]);
     for (int64_t part = 0; part < kSharesPerRank; ++part) {
-      QueryShare share{
-          rank, {}, rows * part / kSharesPerRank, rows * (part + 1) / kSharesPerRank, 0};
+      QueryShare share{rank, {}, {}, 0};
+      append_run(share.rows, {rows * part / kSharesPerRank, rows * (part + 1) / kSharesPerRank, 1});
       const PieceTable pieces =
-          make_pieces(slice_rows(plan.list(plan.q_lists[rank]), share.row_begin, share.row_end),
-                      builder.slots(), Side::q);
+          make_pieces(query_tokens(plan, rank, share.rows), builder.slots(), Side::q);
       for (const Piece& piece : pieces.pieces) {
         for (const Band& band : builder.mask().near_rows(piece.sequence, piece.position,
                                                          piece.position_of(piece.count - 1) + 1)) {
@@ -85,20 +103,59 @@ std::vector<QueryShare> assign_queries(const PlanBuilder& builder) {
   return shares;
 }
 
+/// Rows of the pieces that see a key, as ascending disjoint runs of stride 1.
+std::vector<TokenRun> seeing_rows(const PieceTable& q, const MaskBands& mask) {
+  std::vector<TokenRun> found;
+  for (const Piece& piece : q.pieces) {
+    const auto index_from = [&](int64_t position) {
+      return (position - piece.position + piece.stride - 1) / piece.stride;
+    };
+    const int64_t end = piece.position_of(piece.count - 1) + 1;
+    for (const Band& band : mask.near_rows(piece.sequence, piece.position, end)) {
+      const Band part = clip(band, piece.position, end, band.k0, band.k1);
+      if (part.q1 == 0) continue;
+      found.push_back({piece.row + index_from(part.q0), piece.row + index_from(part.q1), 1});
+    }
+  }
+  return merge_ranges(std::move(found));
+}
+
+/// Leaves rows that see no key, padding among them, with their owner: nobody needs them elsewhere,
+/// and their results are empty. They come last on their rank.
+void keep_idle_queries(const PlanBuilder& builder, std::vector<QueryShare>& shares) {
+  IdVector<RankId, std::vector<TokenRun>> kept(static_cast<size_t>(builder.num_ranks()));
+  for (QueryShare& share : shares) {
+    if (share.worker == share.owner || share.rows.empty()) continue;
+    const TokenRun all = share.rows.front();
+    const PieceTable pieces = make_pieces(query_tokens(builder.plan(), share.owner, share.rows),
+                                          builder.slots(), Side::q);
+    share.rows.clear();
+    int64_t next = all.begin;
+    for (const TokenRun& run : seeing_rows(pieces, builder.mask())) {
+      append_run(kept[share.owner], {next, all.begin + run.begin, 1});
+      next = all.begin + run.end;
+      append_run(share.rows, {all.begin + run.begin, next, 1});
+    }
+    append_run(kept[share.owner], {next, all.end, 1});
+  }
+  for (const RankId rank : kept.ids()) {
+    if (!kept[rank].empty()) shares.push_back({rank, rank, std::move(kept[rank]), 0});
+  }
+}
+
 /// Adds the moved query-side buffers of every worker, and the exchanges that fill them.
 void move_queries(PlanBuilder& builder, CastPlan& cast) {
   std::vector<QueryShare> shares = assign_queries(builder);
+  keep_idle_queries(builder, shares);
   for (const RankId worker : builder.ranks()) {
     std::vector<TokenRun> tokens;
     int64_t row = 0;
     for (const QueryShare& share : shares) {
-      if (share.worker != worker || share.row_begin == share.row_end) continue;
-      const auto part = slice_rows(builder.plan().list(builder.plan().q_lists[share.owner]),
-                                   share.row_begin, share.row_end);
+      if (share.worker != worker || share.rows.empty()) continue;
+      const auto part = query_tokens(builder.plan(), share.owner, share.rows);
       tokens.insert(tokens.end(), part.begin(), part.end());
-      const int64_t count = share.row_end - share.row_begin;
-      cast.queries.push_back({share.owner, worker,
-                              builder.add_list({{share.row_begin, share.row_end, 1}}),
+      const int64_t count = count_ids(share.rows);
+      cast.queries.push_back({share.owner, worker, builder.add_list(share.rows),
                               builder.add_list({{row, row + count, 1}})});
       row += count;
     }

@@ -38,7 +38,8 @@ const std::vector<PlanCase>& cases() {
       {"a2a", "128"},
       {"all_gather", "128"},
       {"a2a+p2p", "128", 4, 8, "dual_chunk", "a2a_size = 2\n"},
-      {"group_cast", "100, 28", 4, 8, "lpt", "dispatch_chunk = 16\n"}};
+      {"group_cast", "100, 28", 4, 8, "lpt", "dispatch_chunk = 16\n"},
+      {"group_cast", "90, 28", 4, 8, "dual_chunk", "dispatch = \"queries\"\n"}};
   return kCases;
 }
 

@@ -85,6 +85,30 @@ TEST(CudaExecutor, SplitsGroupsIntoPartsWhereKvHeadsAreFew) {
   }
 }
 
+/// group_cast that moves the queries of a slices mask.
+Scenario moving_queries(int32_t ranks, LayoutKind layout, std::vector<MaskSlice> slices) {
+  Scenario scenario = scenario_of_pieces("group_cast", ranks, 64, "61, 24", 2, 8);
+  scenario.parallel.layout = layout;
+  scenario.parallel.dispatch = Dispatch::queries;
+  scenario.attention.softmax_type = SoftmaxType::learnable;
+  scenario.attention.mask_type = MaskType::slices;
+  scenario.attention.slices = std::move(slices);
+  return scenario;
+}
+
+TEST(CudaExecutor, LeavesQueriesThatSeeNoKeyOnTheirRank) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  for (const Scenario& scenario :
+       {moving_queries(2, LayoutKind::dual_chunk,
+                       {{0, 20, 0, 20, SliceType::causal}, {40, 85, 30, 85, SliceType::full}}),
+        // Only rank 2 has queries that see keys; ranks 0 and 1 compute them, and rank 2 no row.
+        moving_queries(3, LayoutKind::contiguous, {{61, 80, 61, 80, SliceType::causal}})}) {
+    const auto run = run_graded_on(executor, scenario);
+    ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+  }
+}
+
 TEST(CudaExecutor, CarriesOutTheShippedScenarios) {
   CPSCOPE_NEEDS_DEVICE(executor);
   std::set<std::filesystem::path> files;

@@ -80,6 +80,55 @@ TEST(MergeFault, ATravellingSumForgetsWhatItGathered) {
   expect_caught("movement", change_merges(&Plan::backward, BufferKind::dkv, 1, start_anew), 6);
 }
 
+/// Adds a buffer with the rows of `like`, which no item sends on.
+BufferId add_stray(Plan& plan, BufferId like) {
+  BufferSpec spec = plan.buffer(like);
+  spec.role = BufferRole::moved;
+  return plan.buffers.push_back(spec);
+}
+
+/// Merges all results of one sum elsewhere; the sum itself is started and finished without any.
+Fault lead_astray(Pass Plan::*pass, BufferKind kind) {
+  return [=](Plan& plan) -> std::optional<Place> {
+    std::vector<MergeItem>& merges = (plan.*pass).merges;
+    const auto last = find_merge(plan, plan.*pass, kind);
+    if (!last) return std::nullopt;
+    const BufferId sum = merges[*last].into, stray = add_stray(plan, sum);
+    size_t first = merges.size();
+    for (size_t m = merges.size(); m-- > 0;) {
+      if (merges[m].into != sum) continue;
+      merges[m].into = stray;
+      first = m;
+    }
+    repeat_item(plan.*pass, StageKind::merge, first);
+    merges[first].partial = kNoBuffer;
+    merges[first].into = sum;
+    return Place{-1, -1};
+  };
+}
+
+TEST(MergeFault, AllResultsGoToASumThatNobodySends) {
+  expect_caught("partials", lead_astray(&Plan::forward, BufferKind::out), 13, "partial results");
+  expect_caught("gradients", lead_astray(&Plan::backward, BufferKind::dq), 13, "partial dQ");
+}
+
+/// Merges the last of several results into a sum of its own.
+Fault part_ways(Pass Plan::*pass, BufferKind kind) {
+  return [=](Plan& plan) -> std::optional<Place> {
+    const auto last = find_merge(plan, plan.*pass, kind, 1);
+    if (!last) return std::nullopt;
+    MergeItem& item = (plan.*pass).merges[*last];
+    item.into = add_stray(plan, item.into);
+    item.order = 0;
+    return Place{-1, -1};
+  };
+}
+
+TEST(MergeFault, OneResultGoesToASumThatNobodySends) {
+  expect_caught("partials", part_ways(&Plan::forward, BufferKind::out), 9, "partial results");
+  expect_caught("gradients", part_ways(&Plan::backward, BufferKind::dq), 9, "partial dQ");
+}
+
 TEST(MergeFault, MergesComeInAnotherOrder) {
   expect_caught(
       "movement",
