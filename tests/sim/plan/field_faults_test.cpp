@@ -2,6 +2,8 @@
 #include "tests/sim/plan/faulty_plans.h"
 
 #include <algorithm>
+#include <array>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -33,17 +35,20 @@ class FieldFault : public testing::Test {
     field = kept;
   }
 
-  /// The cells of an item, in bands without limits that no cell reaches.
-  static std::vector<Band> tight_bands(const Plan& plan, const ComputeItem& item) {
-    std::vector<Band> bands;
-    for (const BandSlice& band : plan.slices_of(item)) bands.push_back(tighten(band));
+  /// The cells of an item: its bands in any order, without limits that no cell reaches.
+  static std::set<std::array<int64_t, 6>> tight_bands(const Plan& plan, const ComputeItem& item) {
+    std::set<std::array<int64_t, 6>> bands;
+    for (const BandSlice& slice : plan.slices_of(item)) {
+      const Band band = tighten(slice);
+      bands.insert({band.q0, band.q1, band.k0, band.k1, band.lo, band.hi});
+    }
     return bands;
   }
 
   /// Another place of the pool with the same bands is as good.
   void change_first_slice(Plan& plan, ComputeItem& item, const std::string& what) {
     const ComputeItem kept = item;
-    const std::vector<Band> bands = tight_bands(plan, item);
+    const auto bands = tight_bands(plan, item);
     const auto limit = static_cast<int64_t>(plan.slices.size());
     for (const int by : {-1, 1}) {
       item.first_slice = kept.first_slice + by;
