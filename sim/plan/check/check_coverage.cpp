@@ -402,10 +402,11 @@ std::string first_miscounted(const Plan& plan) {
     for (int64_t i = 0; i < slot.q_valid; ++i) {
       const int64_t expected =
           count_visible(plan, slices, static_cast<int64_t>(s), i) * plan.scenario.attention.heads;
-      if (seen[slot.q_begin + i] != expected) {
+      const int64_t token = slot.q_valid_begin() + i;
+      if (seen[token] != expected) {
         return fmt::format(
-            "query token {} (sequence {}, position {}): {} pairs expected, {} planned",
-            slot.q_begin + i, s, i, expected, seen[slot.q_begin + i]);
+            "query token {} (sequence {}, position {}): {} pairs expected, {} planned", token, s, i,
+            expected, seen[token]);
       }
     }
   }
