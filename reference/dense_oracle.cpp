@@ -68,10 +68,13 @@ void check_slots(const Scenario& scenario, const BatchSlots& slots) {
                   slot.q_valid, batch.lengths[sequence]);
     CPSCOPE_CHECK(slot.kv_valid == batch.kv_lengths[sequence], "a kv slot has another length",
                   slot.kv_valid, batch.kv_lengths[sequence]);
-    CPSCOPE_CHECK(slot.q_begin >= 0 && slot.q_begin + slot.q_valid <= slots.tokens,
-                  "a slot leaves the buffer", slot.q_begin + slot.q_valid, slots.tokens);
-    CPSCOPE_CHECK(slot.kv_begin >= 0 && slot.kv_begin + slot.kv_valid <= slots.kv_tokens,
-                  "a kv slot leaves the buffer", slot.kv_begin + slot.kv_valid, slots.kv_tokens);
+    for (const cpscope::Side side : {cpscope::Side::q, cpscope::Side::kv}) {
+      const SlotSide ids = slot.side(side);
+      CPSCOPE_CHECK(ids.begin >= 0 && ids.front >= 0 && ids.valid_end() <= ids.end(),
+                    "valid tokens leave their slot", ids.valid_end(), ids.end());
+      CPSCOPE_CHECK(ids.end() <= slots.tokens_of(side), "a slot leaves the buffer", ids.end(),
+                    slots.tokens_of(side));
+    }
   }
 }
 
@@ -228,7 +231,8 @@ std::vector<double> sink_gradients(const RunInputs& inputs, const Answer& given)
   const int64_t lanes = given.out.shape[2];
   std::vector<Real> sums(static_cast<size_t>(heads), Real(0));
   for (const SequenceSlot& slot : inputs.slots.sequences) {
-    for (int64_t row = slot.q_begin * heads; row < (slot.q_begin + slot.q_valid) * heads; ++row) {
+    const SlotSide ids = slot.side(cpscope::Side::q);
+    for (int64_t row = ids.valid_begin() * heads; row < ids.valid_end() * heads; ++row) {
       const double lse = given.lse.values[static_cast<size_t>(row)];
       if (!std::isfinite(lse)) continue;
       const auto head = static_cast<size_t>(row % heads);

@@ -267,9 +267,9 @@ std::vector<HeadSums> compute_exact_group(const HeadGroup& group, Answer& answer
                                           TermLengths& terms) {
   const RunInputs& inputs = group.inputs;
   const SequencePart& part = group.part;
-  const int64_t q_begin = group.slot.q_begin, kv_begin = group.slot.kv_begin;
-  Rows<double> keys = gather_rows<double>(inputs.k, kv_begin, part.keys, group.kv_head);
-  const Rows<double> values = gather_rows<double>(inputs.v, kv_begin, part.keys, group.kv_head);
+  const int64_t first_query = group.slot.q_valid_begin(), first_key = group.slot.kv_valid_begin();
+  Rows<double> keys = gather_rows<double>(inputs.k, first_key, part.keys, group.kv_head);
+  const Rows<double> values = gather_rows<double>(inputs.v, first_key, part.keys, group.kv_head);
   turn_rows(part.key_turns, +1, keys);
   const Column<double> key_squares = keys.rowwise().squaredNorm(),
                        value_squares = values.rowwise().squaredNorm();
@@ -285,10 +285,10 @@ std::vector<HeadSums> compute_exact_group(const HeadGroup& group, Answer& answer
   const int32_t first_head = group.kv_head * group.heads_per_group();
   for (int32_t member = 0; member < group.heads_per_group(); ++member) {
     ExactHead head{group, first_head + member, keys, values, key_squares, value_squares, {}, {}};
-    head.queries = gather_rows<double>(inputs.q, q_begin, part.queries, head.head);
+    head.queries = gather_rows<double>(inputs.q, first_query, part.queries, head.head);
     turn_rows(part.query_turns, +1, head.queries);
     if (group.has_backward()) {
-      head.d_out = gather_rows<double>(inputs.d_out, q_begin, part.queries, head.head);
+      head.d_out = gather_rows<double>(inputs.d_out, first_query, part.queries, head.head);
     }
     sums.push_back(run_head(head, gradients, answer, terms));
   }

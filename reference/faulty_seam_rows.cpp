@@ -10,7 +10,7 @@
 namespace cpscope::reference {
 namespace {
 
-/// The first id of a token's slot, and the token's position in it.
+/// The number of a token's slot, and the token's position from the slot's first valid one.
 struct SlotPlace {
   int64_t slot = -1;
   int64_t position = 0;
@@ -19,8 +19,8 @@ struct SlotPlace {
 SlotPlace place_of(const BatchSlots& slots, int64_t token, Side side) {
   SlotPlace place{-1, token};
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
-    const int64_t begin = slots.sequences[s].side(side).begin;
-    if (token >= begin) place = {static_cast<int64_t>(s), token - begin};
+    const SlotSide slot = slots.sequences[s].side(side);
+    if (token >= slot.begin) place = {static_cast<int64_t>(s), token - slot.valid_begin()};
   }
   return place;
 }

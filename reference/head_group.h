@@ -33,10 +33,10 @@ struct HeadGroup {
   bool has_backward() const { return scenario.numerics.backward; }
   bool has_key_gradients() const { return has_backward() && wanted.keys; }
   int64_t query_token(int64_t query) const {
-    return slot.q_begin + part.queries[static_cast<size_t>(query)];
+    return slot.q_valid_begin() + part.queries[static_cast<size_t>(query)];
   }
   int64_t key_token(int64_t key) const {
-    return slot.kv_begin + part.keys[static_cast<size_t>(key)];
+    return slot.kv_valid_begin() + part.keys[static_cast<size_t>(key)];
   }
   int64_t query_row(int64_t query) const { return part.query_rows[static_cast<size_t>(query)]; }
   int64_t key_row(int64_t key) const { return part.key_rows[static_cast<size_t>(key)]; }

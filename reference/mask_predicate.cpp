@@ -195,9 +195,10 @@ LiveRows find_live_rows(const Scenario& scenario, const BatchSlots& slots) {
       const SequenceMask of_keys = narrow_to_keys(mask, begin, end);
       for (int64_t row = begin; row < end; ++row) {
         if (row < slot.q_valid)
-          queries[static_cast<size_t>(slot.q_begin + row)] = sees_a_key(of_queries, row) ? 1 : 0;
+          queries[static_cast<size_t>(slot.q_valid_begin() + row)] =
+              sees_a_key(of_queries, row) ? 1 : 0;
         if (row < slot.kv_valid)
-          keys[static_cast<size_t>(slot.kv_begin + row)] = is_seen(of_keys, row) ? 1 : 0;
+          keys[static_cast<size_t>(slot.kv_valid_begin() + row)] = is_seen(of_keys, row) ? 1 : 0;
       }
     });
   }

@@ -390,7 +390,7 @@ void run_rows(PlainUnit<Real>& unit, int32_t head, int64_t begin, int64_t end, H
   if (block.range.keys() == 0) return;
   const auto positions = std::span(group.part.queries)
                              .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-  block.queries = gather_rows<Real>(group.inputs.q, group.slot.q_begin, positions, head);
+  block.queries = gather_rows<Real>(group.inputs.q, group.slot.q_valid_begin(), positions, head);
   turn_and_round(group, group.part.query_turns, begin, block.queries);
   if (group.wanted.given != nullptr) {
     take_given_forward(unit, block);
@@ -398,7 +398,7 @@ void run_rows(PlainUnit<Real>& unit, int32_t head, int64_t begin, int64_t end, H
     run_plain_forward(unit, block, sums, answer);
   }
   if (!group.has_backward()) return;
-  block.d_out = gather_rows<Real>(group.inputs.d_out, group.slot.q_begin, positions, head);
+  block.d_out = gather_rows<Real>(group.inputs.d_out, group.slot.q_valid_begin(), positions, head);
   compute_out_dot(unit, block, sums);
   run_plain_backward(unit, block, answer);
 }
@@ -480,10 +480,10 @@ void write_key_gradients(PlainUnit<Real>& unit, Answer& answer) {
 
 template <class Real>
 PlainUnit<Real> start_unit(const HeadGroup& group) {
-  const int64_t kv_begin = group.slot.kv_begin;
+  const int64_t first_key = group.slot.kv_valid_begin();
   PlainUnit<Real> unit{group, plain_rules<Real>(group), {}, {}, {}, {}, {}, {}, {}};
-  unit.keys = gather_rows<Real>(group.inputs.k, kv_begin, group.part.keys, group.kv_head);
-  unit.values = gather_rows<Real>(group.inputs.v, kv_begin, group.part.keys, group.kv_head);
+  unit.keys = gather_rows<Real>(group.inputs.k, first_key, group.part.keys, group.kv_head);
+  unit.values = gather_rows<Real>(group.inputs.v, first_key, group.part.keys, group.kv_head);
   turn_and_round(group, group.part.key_turns, 0, unit.keys);
   if (group.has_key_gradients()) {
     unit.piece_dk.setZero(unit.keys.rows(), unit.keys.cols());

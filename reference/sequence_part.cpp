@@ -71,8 +71,8 @@ void look_at_mask(const Scenario& scenario, const SequenceMask& mask, SequencePa
 SequencePart choose_part(const Scenario& scenario, const SequenceMask& mask,
                          const SequenceSlot& slot, const ChosenTokens& chosen) {
   SequencePart part;
-  choose(chosen.queries, slot.q_begin, slot.q_valid, part.queries, part.query_rows);
-  choose(chosen.keys, slot.kv_begin, slot.kv_valid, part.keys, part.key_rows);
+  choose(chosen.queries, slot.q_valid_begin(), slot.q_valid, part.queries, part.query_rows);
+  choose(chosen.keys, slot.kv_valid_begin(), slot.kv_valid, part.keys, part.key_rows);
   if (!part.is_empty()) look_at_mask(scenario, mask, part);
   return part;
 }

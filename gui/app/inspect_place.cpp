@@ -27,7 +27,10 @@ void add_sequences(Sheet& sheet, const TokenRange& tokens) {
   const auto say_part = [&](CaptionWriter& line, const SequencePart& part) {
     line.word(fmt::format("sequence {}", part.sequence),
               TokenRange{tokens.side, part.ids.begin, part.ids.end});
-    line.say(" positions " + print_range(part.position, part.position + part.ids.count()));
+    const int64_t end = part.position + part.ids.count();
+    line.say(end <= 0 && part.position < 0
+                 ? " padding before its tokens"
+                 : " positions " + print_range(std::max<int64_t>(0, part.position), end));
   };
   sheet.add(parts.size() == 1 ? "Sequence" : "Sequences",
             sheet.line().list(std::span(parts).first(std::min(parts.size(), kMostNamedSequences)),

@@ -109,15 +109,16 @@ void rows_go_back(CaptionWriter& writer, const AppState&) {
 void padding_fills_slots(CaptionWriter& writer, const AppState&) {
   const PlanIndex& index = writer.index();
   const auto& sequences = writer.plan().layout.slots.sequences;
-  const SequenceSlot& first = sequences.front();
+  const SlotSide first = sequences.front().side(Side::q);
+  const TokenRun padding = first.front > 0 ? TokenRun{first.begin, first.valid_begin(), 1}
+                                           : TokenRun{first.valid_end(), first.end(), 1};
   writer.say(
       fmt::format("Sequence lengths are rarely divisible as the layout requires, so each sequence "
                   "is padded to a slot. The "
                   "first has {} in a slot of {}: ",
-                  count_text(first.q_valid, "token"), print_count(first.q_slot)));
-  if (first.q_valid < first.q_slot)
-    writer.tokens({first.q_begin + first.q_valid, first.q_begin + first.q_slot, 1}, Side::q)
-        .say(" is padding. ");
+                  count_text(first.valid, "token"), print_count(first.slot)));
+  if (padding.count() > 0)
+    writer.tokens(padding, Side::q).say(" is padding. ");
   else
     writer.say("none is padding. ");
   writer.say(fmt::format("In all {} of {} rows belong to no token.",

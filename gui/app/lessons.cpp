@@ -65,8 +65,9 @@ bool owns_first_token(const AppState& state) {
 /// The first range of padding on the query side; Nothing if there is no padding.
 Target first_padding(const PlanIndex& plan) {
   for (const SequenceSlot& s : plan.plan().layout.slots.sequences) {
-    if (s.q_valid < s.q_slot)
-      return TokenRange{Side::q, s.q_begin + s.q_valid, s.q_begin + s.q_slot};
+    const SlotSide ids = s.side(Side::q);
+    if (ids.front > 0) return TokenRange{Side::q, ids.begin, ids.valid_begin()};
+    if (ids.valid < ids.slot) return TokenRange{Side::q, ids.valid_end(), ids.end()};
   }
   return {};
 }

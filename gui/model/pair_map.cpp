@@ -15,10 +15,10 @@ void for_each_band(const PlanIndex& index, Look look) {
   const auto& sequences = index.plan().layout.slots.sequences;
   for (size_t s = 0; s < sequences.size(); ++s) {
     for (Band band : index.mask().of_sequence(static_cast<int64_t>(s))) {
-      band.q0 += sequences[s].q_begin;
-      band.q1 += sequences[s].q_begin;
-      band.k0 += sequences[s].kv_begin;
-      band.k1 += sequences[s].kv_begin;
+      band.q0 += sequences[s].q_valid_begin();
+      band.q1 += sequences[s].q_valid_begin();
+      band.k0 += sequences[s].kv_valid_begin();
+      band.k1 += sequences[s].kv_valid_begin();
       look(band);
     }
   }
@@ -135,7 +135,7 @@ std::vector<int64_t> count_cells(const PlanIndex& index, const PairGrid& grid) {
 std::vector<int64_t> count_tokens(const PlanIndex& index, Side side, const CellAxis& axis) {
   std::vector<int64_t> tokens(static_cast<size_t>(axis.count()), 0);
   for (const SequenceSlot& slot : index.plan().layout.slots.sequences) {
-    const int64_t begin = std::max(slot.side(side).begin, axis.begin());
+    const int64_t begin = std::max(slot.side(side).valid_begin(), axis.begin());
     const int64_t end = std::min(slot.side(side).valid_end(), axis.end());
     if (begin >= end) continue;
     const int64_t last = axis.cell_of(end - 1);

@@ -13,6 +13,7 @@ void add_slots(const BatchSlots& slots, PlaceMap& map) {
   for (const SequenceSlot& slot : slots.sequences) {
     const SlotSide ids = slot.side(map.side);
     map.slot_begin.push_back(ids.begin);
+    map.front_of_slot.push_back(ids.front);
     map.valid_of_slot.push_back(ids.valid);
     map.valid_before.push_back(valid);
     valid += ids.valid;
@@ -98,7 +99,15 @@ int64_t PlaceMap::count_valid_below(int64_t token) const {
   const size_t sequence = sequence_at(token);
   if (sequence >= num_sequences()) return valid_before.back();
   return valid_before[sequence] +
-         std::clamp<int64_t>(token - slot_begin[sequence], 0, valid_of_slot[sequence]);
+         std::clamp<int64_t>(token - valid_begin(sequence), 0, valid_of_slot[sequence]);
+}
+
+std::pair<int64_t, int64_t> PlaceMap::valid_in(int64_t begin, int64_t end) const {
+  const size_t sequence = sequence_at(begin);
+  if (sequence >= num_sequences()) return {end, end};
+  const int64_t first = std::max(begin, valid_begin(sequence)),
+                last = std::min(end, valid_end(sequence));
+  return first < last ? std::pair{first, last} : std::pair{end, end};
 }
 
 int64_t PlaceMap::count_padding(int64_t begin, int64_t end) const {
@@ -122,8 +131,10 @@ std::vector<std::pair<int64_t, int64_t>> padding_rows(const PlaceMap& map, const
       rows.emplace_back(first, last);
   };
   size_t sequence = map.sequence_at(part.token);
-  for (; sequence < map.num_sequences() && map.slot_begin[sequence] < end; ++sequence)
+  for (; sequence < map.num_sequences() && map.slot_begin[sequence] < end; ++sequence) {
+    add(map.slot_begin[sequence], map.valid_begin(sequence));
     add(map.valid_end(sequence), map.slot_begin[sequence + 1]);
+  }
   add(map.slot_begin.back(), map.tokens);  // the tail
   return rows;
 }

@@ -43,6 +43,7 @@ struct PlaceMap {
   std::vector<int64_t> valid_of_rank;  // [num_ranks] rows that hold valid tokens
   int64_t most_rows = 0;               // largest number of rows of a rank
   std::vector<int64_t> slot_begin;     // [sequences + 1] ids; the last is the begin of the tail
+  std::vector<int64_t> front_of_slot;  // [sequences] padding before the valid tokens
   std::vector<int64_t> valid_of_slot;  // [sequences]
   std::vector<int64_t> valid_before;   // [sequences + 1] valid tokens in earlier slots
   int64_t stripe = 0;                  // tokens of one stripe; 0 if the layout has no stripes
@@ -57,10 +58,17 @@ struct PlaceMap {
   int64_t count_padding(int64_t begin, int64_t end) const;
   /// The sequence whose slot holds the token; the number of sequences for the tail.
   size_t sequence_at(int64_t token) const;
-  /// First id of the sequence's slot that is padding.
-  int64_t valid_end(size_t sequence) const {
-    return slot_begin[sequence] + valid_of_slot[sequence];
+  /// First valid id of the sequence.
+  int64_t valid_begin(size_t sequence) const {
+    return slot_begin[sequence] + front_of_slot[sequence];
   }
+  /// First id behind the sequence's valid ones.
+  int64_t valid_end(size_t sequence) const {
+    return valid_begin(sequence) + valid_of_slot[sequence];
+  }
+  /// The valid ids of [begin, end), a part of one slot, or of the tail; empty, at its end, if there
+  /// are none.
+  std::pair<int64_t, int64_t> valid_in(int64_t begin, int64_t end) const;
   size_t num_sequences() const { return valid_of_slot.size(); }
 };
 

@@ -128,7 +128,7 @@ bool PlanIndex::is_valid(Side side, int64_t token) const {
   const int64_t sequence = sequence_of(side, token);
   if (sequence < 0) return false;
   const auto& sequences = plan().layout.slots.sequences;
-  return token < sequences[static_cast<size_t>(sequence)].side(side).valid_end();
+  return sequences[static_cast<size_t>(sequence)].side(side).is_valid(token);
 }
 
 int64_t PlanIndex::count_visible(int64_t q0, int64_t q1, int64_t k0, int64_t k1) const {
@@ -137,10 +137,11 @@ int64_t PlanIndex::count_visible(int64_t q0, int64_t q1, int64_t k0, int64_t k1)
   for (size_t n = first_sequence(Side::q, q0); n < sequences.size(); ++n) {
     const SequenceSlot& sequence = sequences[n];
     if (sequence.q_begin >= q1 || sequence.kv_begin >= k1) break;
-    const int64_t i0 = std::max<int64_t>(0, q0 - sequence.q_begin);
-    const int64_t i1 = std::min(sequence.q_valid, q1 - sequence.q_begin);
-    const int64_t j0 = std::max<int64_t>(0, k0 - sequence.kv_begin);
-    const int64_t j1 = std::min(sequence.kv_valid, k1 - sequence.kv_begin);
+    const int64_t first_query = sequence.q_valid_begin(), first_key = sequence.kv_valid_begin();
+    const int64_t i0 = std::max<int64_t>(0, q0 - first_query);
+    const int64_t i1 = std::min(sequence.q_valid, q1 - first_query);
+    const int64_t j0 = std::max<int64_t>(0, k0 - first_key);
+    const int64_t j1 = std::min(sequence.kv_valid, k1 - first_key);
     if (i0 >= i1 || j0 >= j1) continue;
     for (const Band& band : mask_.near_rows(static_cast<int64_t>(n), i0, i1))
       count += count_pairs_in_tile(band, i0, i1, j0, j1);

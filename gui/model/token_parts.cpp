@@ -46,8 +46,8 @@ std::vector<SequencePart> sequence_parts(const PlanIndex& index, Side side, cons
     if (slot.begin >= run.end) break;
     const TokenRun ids = within(run, slot.begin, slot.end());
     if (ids.count() > 0)
-      parts.push_back({static_cast<int64_t>(n), ids.begin - slot.begin, ids,
-                       within(run, slot.begin, slot.valid_end())});
+      parts.push_back({static_cast<int64_t>(n), ids.begin - slot.valid_begin(), ids,
+                       within(run, slot.valid_begin(), slot.valid_end())});
   }
   return parts;
 }

@@ -12,8 +12,8 @@ namespace cpscope::gui {
 /// The ids of a run in the slot of one sequence.
 struct SequencePart {
   int64_t sequence = 0;
-  int64_t position = 0;  // of the first id in the sequence
-  TokenRun ids, valid;   // all of them, and those before the padding
+  int64_t position = 0;  // of the first id, from the first valid token: below 0 before it
+  TokenRun ids, valid;   // all of them, and those that are no padding
 };
 
 /// The parts of a run by sequence, ascending; sequences without an id are left out.

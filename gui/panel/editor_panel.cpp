@@ -224,6 +224,8 @@ void edit_batch(Editor& editor) {
                 "Valid keys of every sequence");
   editor.list("slots", "batch.slots", batch.slots,
               "Places of every sequence, padding included; the layout rounds them up");
+  editor.choice("pad side", "batch.pad_side", batch.pad_side, kPadSides,
+                "right: padding of a slot behind its valid tokens; left: before them");
   editor.flag("pad between", "batch.pad_between_seqs", batch.pad_between_seqs,
               "May the layout add padding between sequences?");
 }

@@ -111,6 +111,7 @@ nb::dict settings_of(const ScenarioBox& box) {
   all["lengths"] = s.batch.lengths;
   all["kv_lengths"] = s.batch.kv_lengths;
   all["slot_multiple"] = s.batch.slot_multiple;
+  all["pad_side"] = name(s.batch.pad_side);
   all["cp_size"] = s.parallel.cp_size;
   all["cp_comm_type"] = name(s.parallel.comm_type);
   all["layout"] = name(s.parallel.layout);
@@ -159,9 +160,9 @@ std::pair<IntegerList, IntegerList> token_places(const LayoutBox& box, int32_t r
     sequence[row] = -1;
     if (after == sequences.begin()) continue;
     const SlotSide slot = (after - 1)->side(side);
-    if (token >= slot.valid_end()) continue;
+    if (!slot.is_valid(token)) continue;
     sequence[row] = (after - sequences.begin()) - 1;
-    position[row] = token - slot.begin;
+    position[row] = token - slot.valid_begin();
   }
   return {to_numpy(std::move(sequence)), to_numpy(std::move(position))};
 }

@@ -29,9 +29,9 @@ void add_tokens(const Plan& plan, RankId rank, Side side, Json& json) {
         [&](int64_t id, const SequenceSlot& slot) { return id < slot.side(side).begin; });
     const int64_t s = (after - sequences.begin()) - 1;
     const SlotSide slot = s < 0 ? SlotSide{} : sequences[s].side(side);
-    const bool is_valid = s >= 0 && token < slot.valid_end();
+    const bool is_valid = slot.is_valid(token);
     sequence.push_back(is_valid ? s : -1);
-    position.push_back(is_valid ? token - slot.begin : -1);
+    position.push_back(is_valid ? token - slot.valid_begin() : -1);
   }
   const std::string prefix = side == Side::q ? "q" : "kv";
   json[prefix + "_index"] = std::move(index);
@@ -171,9 +171,11 @@ Json layout_json(const Plan& plan, bool full) {
     json["sequences"].push_back({{"q_begin", slot.q_begin},
                                  {"q_valid", slot.q_valid},
                                  {"q_slot", slot.q_slot},
+                                 {"q_valid_begin", slot.q_valid_begin()},
                                  {"kv_begin", slot.kv_begin},
                                  {"kv_valid", slot.kv_valid},
-                                 {"kv_slot", slot.kv_slot}});
+                                 {"kv_slot", slot.kv_slot},
+                                 {"kv_valid_begin", slot.kv_valid_begin()}});
   }
   json["ranks"] = Json::array();
   for (const RankId id : plan.layout.q_runs.ids()) {

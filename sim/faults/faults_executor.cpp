@@ -63,7 +63,7 @@ std::optional<RankId> first_rank_with_padding(const Plan& plan) {
       for (int64_t token = run.begin; token < run.end; token += run.stride) {
         bool is_valid = false;
         for (const SequenceSlot& slot : plan.layout.slots.sequences)
-          is_valid = is_valid || (token >= slot.q_begin && token < slot.q_begin + slot.q_valid);
+          is_valid = is_valid || slot.side(Side::q).is_valid(token);
         if (!is_valid) return rank;
       }
     }

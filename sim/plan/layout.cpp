@@ -126,6 +126,10 @@ std::optional<Error> add_slots(const Scenario& scenario, const PaddingRule& rule
     sequence.kv_begin = slots.kv_tokens;
     sequence.kv_valid = batch.kv_lengths[s];
     sequence.kv_slot = round_up(batch.kv_slots[s], rule.slot_multiple);
+    if (batch.pad_side == PadSide::left) {
+      sequence.q_front = sequence.q_slot - sequence.q_valid;
+      sequence.kv_front = sequence.kv_slot - sequence.kv_valid;
+    }
     slots.tokens += sequence.q_slot;
     slots.kv_tokens += sequence.kv_slot;
     slots.sequences.push_back(sequence);
@@ -384,7 +388,7 @@ int64_t count_padding(const Layout& layout, Side side, RankId rank) {
         sequences.begin(), sequences.end(),
         [&](const SequenceSlot& before) { return before.side(side).end() <= run.begin; });
     for (; slot != sequences.end() && slot->side(side).begin < run.end; ++slot)
-      padding -= below(slot->side(side).valid_end()) - below(slot->side(side).begin);
+      padding -= below(slot->side(side).valid_end()) - below(slot->side(side).valid_begin());
   }
   return padding;
 }

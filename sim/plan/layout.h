@@ -35,7 +35,8 @@ struct Layout {
 /// after rounding.
 Result<Layout> make_layout(const Scenario& scenario);
 
-/// Rows of a rank's local buffer that no sequence owns: the ends of slots, and the layout's tail.
+/// Rows of a rank's local buffer that no sequence owns: the padding of slots, and the layout's
+/// tail.
 int64_t count_padding(const Layout& layout, Side side, RankId rank);
 
 /// Gather indices between the rank-ordered buffer (the local buffers of `ranks` one after another)

@@ -12,8 +12,8 @@ namespace cpscope {
 std::vector<int64_t> chunk_areas(const MaskBands& mask, const BatchSlots& slots, int64_t chunk) {
   std::vector<int64_t> areas(static_cast<size_t>((slots.tokens + chunk - 1) / chunk), 0);
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
-    for_each_chunk(mask.of_sequence(static_cast<int64_t>(s)), slots.sequences[s].q_begin, chunk,
-                   [&](int64_t id, const Band& band, int64_t begin, int64_t end) {
+    for_each_chunk(mask.of_sequence(static_cast<int64_t>(s)), slots.sequences[s].q_valid_begin(),
+                   chunk, [&](int64_t id, const Band& band, int64_t begin, int64_t end) {
                      areas[static_cast<size_t>(id)] += count_pairs_in_rows(band, begin, end);
                    });
   }

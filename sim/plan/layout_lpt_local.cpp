@@ -412,9 +412,9 @@ ChunkReach find_reach(const MaskBands& mask, const BatchSlots& slots, int64_t ch
   reach.key_chunks = (slots.kv_tokens + chunk - 1) / chunk;
   make_rows(reach);
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
-    const int64_t keys = slots.sequences[s].kv_begin;
-    for_each_chunk(mask.of_sequence(static_cast<int64_t>(s)), slots.sequences[s].q_begin, chunk,
-                   [&](int64_t id, const Band& band, int64_t begin, int64_t end) {
+    const int64_t keys = slots.sequences[s].kv_valid_begin();
+    for_each_chunk(mask.of_sequence(static_cast<int64_t>(s)), slots.sequences[s].q_valid_begin(),
+                   chunk, [&](int64_t id, const Band& band, int64_t begin, int64_t end) {
                      // The range has no gaps: neighbouring rows of a band see neighbouring keys.
                      const Band part = tighten(clip(band, begin, end, band.k0, band.k1));
                      if (part.k0 < part.k1)

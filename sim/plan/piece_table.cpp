@@ -23,11 +23,11 @@ void add_run_pieces(const TokenRun& run, int64_t row, const BatchSlots& slots, S
   for (; s < slots.sequences.size(); ++s) {
     const SlotSide slot = slots.sequences[s].side(side);
     if (slot.begin >= run.end) break;
-    const int64_t from = std::max<int64_t>(0, ceil_div(slot.begin - run.begin, run.stride));
+    const int64_t from = std::max<int64_t>(0, ceil_div(slot.valid_begin() - run.begin, run.stride));
     const int64_t to = std::min(count, ceil_div(slot.valid_end() - run.begin, run.stride));
     if (from < to)
-      pieces.push_back(
-          {static_cast<int64_t>(s), row + from, to - from, run.at(from) - slot.begin, run.stride});
+      pieces.push_back({static_cast<int64_t>(s), row + from, to - from,
+                        run.at(from) - slot.valid_begin(), run.stride});
   }
 }
 

@@ -37,7 +37,7 @@ std::vector<KeyRange> united(std::vector<KeyRange> ranges) {
 void add_slice_ranges(const Plan& plan, const SliceRows& rows, int64_t s, int64_t position,
                       int64_t q_base, int64_t kv_base, ColumnRange own,
                       std::vector<KeyRange>& ranges) {
-  const int64_t kv_begin = plan.layout.slots.sequences[s].kv_begin;
+  const int64_t first_key = plan.layout.slots.sequences[s].kv_valid_begin();
   for (const int32_t number : rows.near(s, position)) {
     const MaskSlice& slice = plan.scenario.attention.slices[number];
     const int64_t row = q_base + position - slice.q0;
@@ -46,8 +46,8 @@ void add_slice_ranges(const Plan& plan, const SliceRows& rows, int64_t s, int64_
     if (slice.type == SliceType::inv_causal || slice.type == SliceType::bi_causal) begin += row;
     if (slice.type == SliceType::causal || slice.type == SliceType::bi_causal)
       end -= slice.q1 - slice.q0 - 1 - row;
-    add_key_range(ranges, {kv_begin + std::max(begin - kv_base, own.begin),
-                           kv_begin + std::min(end - kv_base, own.end)});
+    add_key_range(ranges, {first_key + std::max(begin - kv_base, own.begin),
+                           first_key + std::min(end - kv_base, own.end)});
   }
 }
 
@@ -70,14 +70,15 @@ void add_keys_seen(const Plan& plan, const SliceRows& slice_rows, const Bases& b
     for (int64_t token = run.begin; token < run.end && s < sequences.size(); token += run.stride) {
       while (s < sequences.size() && sequences[s].q_begin + sequences[s].q_slot <= token) ++s;
       if (s == sequences.size()) break;
-      const int64_t position = token - sequences[s].q_begin;
-      if (position >= sequences[s].q_valid) continue;
+      const int64_t position = token - sequences[s].q_valid_begin();
+      if (position < 0 || position >= sequences[s].q_valid) continue;
       const ColumnRange own = visible_interval(plan.scenario.attention, sequences[s], position);
       if (has_slices) {
         add_slice_ranges(plan, slice_rows, static_cast<int64_t>(s), position, bases.q[s],
                          bases.kv[s], own, ranges);
       } else {
-        add_key_range(ranges, {sequences[s].kv_begin + own.begin, sequences[s].kv_begin + own.end});
+        const int64_t first_key = sequences[s].kv_valid_begin();
+        add_key_range(ranges, {first_key + own.begin, first_key + own.end});
       }
     }
   }

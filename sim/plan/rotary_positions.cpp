@@ -14,8 +14,8 @@ std::vector<int64_t> rotary_positions(const Scenario& scenario, const BatchSlots
   for (const SequenceSlot& sequence : slots.sequences) {
     const SlotSide slot = sequence.side(side);
     const int64_t first = counts_from_end ? sequence.kv_valid - sequence.q_valid : 0;
-    const auto begin = positions.begin() + slot.begin;
-    std::iota(begin, begin + slot.slot, first);
+    const auto begin = positions.begin() + slot.valid_begin();
+    std::iota(begin, positions.begin() + slot.end(), first);
     if (given.empty()) continue;
     std::copy(next, next + slot.valid, begin);
     next += slot.valid;

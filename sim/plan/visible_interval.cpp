@@ -169,7 +169,7 @@ ColumnRange visible_keys(const Plan& plan, const VisibleBlock& block, int64_t i)
 std::vector<bool> find_seeing_queries(const Plan& plan) {
   std::vector<bool> sees(static_cast<size_t>(plan.layout.slots.tokens), false);
   for (const VisibleBlock& block : visible_blocks(plan)) {
-    const int64_t first = plan.layout.slots.sequences[block.sequence].q_begin;
+    const int64_t first = plan.layout.slots.sequences[block.sequence].q_valid_begin();
     for (int64_t i = block.begin; i < block.end; ++i) {
       const ColumnRange keys = visible_keys(plan, block, i);
       if (keys.begin < keys.end) sees[static_cast<size_t>(first + i)] = true;

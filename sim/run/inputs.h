@@ -10,8 +10,8 @@ namespace cpscope {
 /// The input tensor of a value.
 enum class InputTensor : uint32_t { q, k, v, d_out, sink };
 
-/// Sequence and position of one token: sequence -1 is the layout's tail. `position` counts from the
-/// front of the slot; positions at or beyond the valid length are padding.
+/// Sequence and position of one token: sequence -1 is the layout's tail. `position` counts the
+/// valid tokens of a sequence from 0, and padding from the begin of its slot, or of the tail.
 struct TokenPlace {
   int64_t sequence = -1;
   int64_t position = 0;

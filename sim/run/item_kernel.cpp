@@ -24,7 +24,7 @@ std::optional<RowBoundaries> find_row_boundaries(std::span<const TokenRun> token
       open = s;
       if (s == sequences) continue;
       ++rows[s];
-      if (token >= slot.valid_end()) {
+      if (!slot.is_valid(token)) {
         has_padding = true;
       } else if (has_padding) {
         return std::nullopt;

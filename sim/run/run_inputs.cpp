@@ -16,8 +16,11 @@ std::vector<TokenPlace> places_of(const BatchSlots& slots, Side side) {
   places.reserve(static_cast<size_t>(tokens));
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
     const SlotSide slot = slots.sequences[s].side(side);
-    for (int64_t p = 0; p < slot.slot; ++p)
-      places.push_back({static_cast<int64_t>(s), p, p < slot.valid});
+    for (int64_t id = slot.begin; id < slot.end(); ++id) {
+      const bool is_valid = slot.is_valid(id);
+      const int64_t first = is_valid ? slot.valid_begin() : slot.begin;
+      places.push_back({static_cast<int64_t>(s), id - first, is_valid});
+    }
   }
   for (int64_t p = 0; static_cast<int64_t>(places.size()) < tokens; ++p)
     places.push_back({-1, p, false});
@@ -52,7 +55,7 @@ std::vector<bool> valid_ids(const BatchSlots& slots, Side side) {
   std::vector<bool> valid(static_cast<size_t>(slots.tokens_of(side)), false);
   for (const SequenceSlot& sequence : slots.sequences) {
     const SlotSide slot = sequence.side(side);
-    std::fill_n(valid.begin() + slot.begin, slot.valid, true);
+    std::fill_n(valid.begin() + slot.valid_begin(), slot.valid, true);
   }
   return valid;
 }

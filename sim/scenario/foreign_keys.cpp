@@ -115,6 +115,10 @@ std::string striped_flag(std::string_view ours, const TomlValue& value) {
   return choose(ours, value, "striped", "contiguous");
 }
 
+std::string left_flag(std::string_view ours, const TomlValue& value) {
+  return choose(ours, value, "left", "right");
+}
+
 std::string sink_flag(std::string_view ours, const TomlValue& value) {
   return choose(ours, value, "learnable", "vanilla");
 }
@@ -242,6 +246,10 @@ constexpr std::string_view kOneReplica =
 constexpr std::string_view kNoRank = "every rank is planned; cp_size is their number";
 constexpr std::string_view kFromLengths = "it follows from lengths and slots; leave it out";
 constexpr std::string_view kOwnMask = "a mask of any other shape is attn_mask_type = \"slices\"";
+constexpr std::string_view kTokenMask =
+    "one of tokens, 0 and 1, is lengths and pad_side: cpscope import --attention-mask; of any "
+    "other "
+    "shape attn_mask_type = \"slices\"";
 constexpr std::string_view kAlwaysExact = "the softmax is always computed in fp32 or fp64";
 
 constexpr auto kForeignKeys = std::to_array<ForeignKey>({
@@ -286,7 +294,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"attention_mask_type", "attn_mask_type", keep_text},
     {"mask", "attn_mask_type", keep_text, kOwnMask},
     {"attn_mask", "attn_mask_type", keep_text, kOwnMask},
-    {"attention_mask", "attn_mask_type", keep_text, kOwnMask},
+    {"attention_mask", "attn_mask_type", keep_text, kTokenMask},
     {"block_mask", "attn_mask_type", keep_text, kOwnMask},
     {"mask_mod", "attn_mask_type", keep_text, kOwnMask},
     {"sliding_window", "window_size", window_with_itself, "their window counts the token itself"},
@@ -369,6 +377,9 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"bsz", "batch_size", keep_integer},
     {"global_batch_size", "", nullptr, "batch_size is that of one microbatch"},
     {"pad_to_multiple_of", "slot_multiple", keep_integer},
+    {"padding_side", "pad_side", keep_text},
+    {"left_pad", "pad_side", left_flag},
+    {"left_padding", "pad_side", left_flag},
     // Ranks and communication.
     {"context_parallel_size", "cp_size", keep_integer},
     {"context_parallel_degree", "cp_size", keep_integer},

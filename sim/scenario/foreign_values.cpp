@@ -150,6 +150,7 @@ std::vector<std::string_view> list_choices(std::string_view key) {
   if (key == "attn_mask_type") return name_all(kMaskTypes);
   if (key == "softmax_type") return name_all(kSoftmaxTypes);
   if (key == "qkv_format") return name_all(kQkvFormats);
+  if (key == "pad_side") return name_all(kPadSides);
   if (key == "cp_comm_type") return name_all(kCommTypes);
   if (key == "layout") return name_all(kLayoutKinds);
   if (key == "dtype") return name_all(kDtypes);

@@ -46,9 +46,9 @@ std::string describe_repeated(const IdsByRank& ranks, int64_t id, int64_t times,
 std::string BatchPlaces::describe(int64_t id) const {
   int64_t begin = 0;
   for (size_t s = 0; s < slots.size(); ++s) {
-    const int64_t position = id - begin;
-    if (position < slots[s]) {
-      return position < lengths[s]
+    if (id - begin < slots[s]) {
+      const int64_t position = id - begin - (is_padded_left ? slots[s] - lengths[s] : 0);
+      return position >= 0 && position < lengths[s]
                  ? fmt::format("token {} (sequence {}, position {})", id, s, position)
                  : fmt::format("token {} (padding of sequence {})", id, s);
     }

@@ -11,6 +11,7 @@ namespace cpscope {
 struct BatchPlaces {
   std::vector<int64_t> lengths = {};  // [sequence] valid tokens; empty: unknown
   std::vector<int64_t> slots = {};    // [sequence]
+  bool is_padded_left = false;        // padding comes before the valid tokens of a slot
 
   /// "token 9 (sequence 0, position 9)", "token 9 (padding of sequence 0)", or "token 9" if the
   /// places are unknown.

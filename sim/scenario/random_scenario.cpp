@@ -226,6 +226,11 @@ void roll_moving_queries(uint64_t seed, Parallel& parallel) {
   while (parallel.cp_size % parallel.mesh_q != 0) --parallel.mesh_q;
 }
 
+/// Draws of its own, for the same reason.
+void roll_pad_side(uint64_t seed, Batch& batch) {
+  if (Dice(seed ^ 0x1ef75a9d).chance(25)) batch.pad_side = PadSide::left;
+}
+
 }  // namespace
 
 Parallel random_parallel(uint64_t seed, const RandomSpace& space, const Attention& attention) {
@@ -245,6 +250,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   roll_parallel(dice, space, scenario.parallel, scenario.attention);
   scenario.batch.pad_between_seqs = scenario.parallel.layout != LayoutKind::lpt || dice.chance(50);
   roll_rotation_and_slots(seed, scenario);
+  roll_pad_side(seed, scenario.batch);
   Numerics& numerics = scenario.numerics;
   numerics.dtype =
       space.any_dtype ? dice.pick({Dtype::bf16, Dtype::fp16, Dtype::fp32}) : Dtype::fp64;

@@ -134,6 +134,8 @@ std::string_view to_name(RopeQPosition value) {
   return "unknown";
 }
 
+std::string_view to_name(PadSide value) { return value == PadSide::right ? "right" : "left"; }
+
 std::string_view to_name(Dispatch value) {
   return value == Dispatch::tokens ? "tokens" : "queries";
 }

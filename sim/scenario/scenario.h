@@ -20,6 +20,7 @@ enum class MaskType {
 enum class SliceType { full, causal, inv_causal, bi_causal };
 enum class SoftmaxType { vanilla, off_by_one, learnable };
 enum class QkvFormat { bshd, sbhd, thd };
+enum class PadSide { right, left };
 enum class CommType {
   p2p,
   a2a,
@@ -134,8 +135,10 @@ struct Batch {
   std::vector<int64_t> kv_lengths;  // [sequence] valid key tokens; always filled after loading
   std::vector<int64_t>
       slots;  // [sequence] requested slot, before the layout rounds it; always filled after loading
-  std::vector<int64_t> kv_slots;  // [sequence] the same for KV
-  bool self_attention = true;     // q and kv have the same lengths and slots
+  std::vector<int64_t> kv_slots;      // [sequence] the same for KV
+  bool self_attention = true;         // q and kv have the same lengths and slots
+  PadSide pad_side = PadSide::right;  // where the padding of a slot is: behind its valid tokens,
+                                      // or before them (left), of queries and of keys
   bool pad_between_seqs = true;
   int64_t slot_multiple = 1;  // slots are rounded up to a multiple of this too; 1 if they are given
   std::string positions_file;        // as written, relative to the scenario file
@@ -206,6 +209,7 @@ std::string_view to_name(MaskType value);
 std::string_view to_name(SliceType value);
 std::string_view to_name(SoftmaxType value);
 std::string_view to_name(QkvFormat value);
+std::string_view to_name(PadSide value);
 std::string_view to_name(CommType value);
 std::string_view to_name(LayoutKind value);
 std::string_view to_name(RopeQPosition value);

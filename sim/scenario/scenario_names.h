@@ -18,6 +18,7 @@ inline constexpr std::array kSliceTypes = {SliceType::full, SliceType::causal,
 inline constexpr std::array kSoftmaxTypes = {SoftmaxType::vanilla, SoftmaxType::off_by_one,
                                              SoftmaxType::learnable};
 inline constexpr std::array kQkvFormats = {QkvFormat::bshd, QkvFormat::sbhd, QkvFormat::thd};
+inline constexpr std::array kPadSides = {PadSide::right, PadSide::left};
 inline constexpr std::array kCommTypes = {
     CommType::p2p,        CommType::a2a,     CommType::all_gather, CommType::a2a_p2p,
     CommType::group_cast, CommType::pass_q,  CommType::token_ring, CommType::helper_ring,

@@ -135,8 +135,9 @@ void read_order(const TableReader& table, const std::string& base_dir, const Bat
   demand.tokens = std::reduce(batch.slots.begin(), batch.slots.end(), int64_t{0});
   demand.kv_tokens = std::reduce(batch.kv_slots.begin(), batch.kv_slots.end(), int64_t{0});
   demand.self_attention = batch.self_attention;
-  demand.places = {batch.lengths, batch.slots};
-  demand.kv_places = {batch.kv_lengths, batch.kv_slots};
+  const bool is_left = batch.pad_side == PadSide::left;
+  demand.places = {batch.lengths, batch.slots, is_left};
+  demand.kv_places = {batch.kv_lengths, batch.kv_slots, is_left};
   Result<ImportedOrder> order = load_order(join_path(base_dir, parallel.indices_file), demand);
   if (!order) {
     table.complaints().add_all(order.error(), table.place("indices_file"));

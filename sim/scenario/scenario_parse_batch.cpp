@@ -56,6 +56,7 @@ BatchRequest read_request(const ScenarioTables& tables, Batch& batch) {
     batch.qkv_format = *format;
   }
   take_value(table.boolean("pad_between_seqs"), batch.pad_between_seqs);
+  take_value(table.choice<PadSide>("pad_side", kPadSides), batch.pad_side);
   take_value(table.integer("slot_multiple", 1, kMaxTokens), batch.slot_multiple);
   if (has_given_slots(table)) batch.slot_multiple = 1;
   take_value(table.text("positions_file"), batch.positions_file);
@@ -215,7 +216,8 @@ bool BatchBuilder::check_slots(const Lengths& slots, const Lengths& lengths, std
     if (slots[i] < lengths[i]) {
       return fail(
           key, fmt::format("[{}] is smaller than its sequence: {} and {}", i, slots[i], lengths[i]),
-          "a slot holds its valid tokens and the padding behind them");
+          fmt::format("a slot holds its valid tokens and the padding {} them",
+                      batch_.pad_side == PadSide::left ? "before" : "behind"));
     }
     if (is_padded() && slots[i] != slots[0]) {
       return fail(key,

@@ -24,7 +24,7 @@ inline constexpr auto kMaskKeys =
                                      "causal", "window", "sequence", "file"});
 inline constexpr auto kBatchKeys = std::to_array<std::string_view>(
     {"qkv_format", "lengths", "kv_lengths", "slots", "kv_slots", "batch_size", "seqlen",
-     "kv_seqlen", "generator", "pad_between_seqs", "slot_multiple", "positions_file"});
+     "kv_seqlen", "generator", "pad_between_seqs", "pad_side", "slot_multiple", "positions_file"});
 inline constexpr auto kParallelKeys = std::to_array<std::string_view>(
     {"cp_size", "cp_comm_type", "layout", "a2a_size", "dispatch_chunk", "stripe", "indices_file",
      "dispatch", "backward_kv", "partial_wire", "mesh_q"});

@@ -167,6 +167,7 @@ void print_batch(const Batch& batch, TomlWriter& writer) {
     writer.line("kv_slots", show_toml_list(batch.kv_slots));
   }
   writer.integer("slot_multiple", batch.slot_multiple, usual.slot_multiple);
+  writer.choice("pad_side", batch.pad_side, usual.pad_side);
   writer.boolean("pad_between_seqs", batch.pad_between_seqs, usual.pad_between_seqs);
   writer.text("positions_file", batch.positions_file);
   if (batch.generator) print_generator(*batch.generator, writer);

@@ -234,15 +234,36 @@ TEST(LayoutCommand, WritesTheContractsDocument) {
   EXPECT_EQ(document["sequences"][0], (json{{"q_begin", 0},
                                             {"q_valid", 7},
                                             {"q_slot", 8},
+                                            {"q_valid_begin", 0},
                                             {"kv_begin", 0},
                                             {"kv_valid", 7},
-                                            {"kv_slot", 8}}));
+                                            {"kv_slot", 8},
+                                            {"kv_valid_begin", 0}}));
   // TransformerEngine, N = 2, cu_padded [0, 8, 12].
   EXPECT_EQ(document["ranks"][0]["q_index"], (json{0, 1, 6, 7, 8, 11}));
   EXPECT_EQ(document["ranks"][1]["q_index"], (json{2, 3, 4, 5, 9, 10}));
   EXPECT_EQ(document["ranks"][0]["q_sequence"], (json{0, 0, 0, -1, 1, 1}));
   EXPECT_EQ(document["ranks"][0]["q_position"], (json{0, 1, 6, -1, 0, 3}));
   EXPECT_EQ(document["a2a"]["rank_to_sequence"], (json{0, 1, 6, 7, 8, 9, 2, 3, 4, 10, 11, 5}));
+}
+
+TEST(LayoutCommand, SaysWhereTheTokensOfALeftPaddedSlotBegin) {
+  const std::string file = write_file(
+      "left.toml", small_scenario("cp_size = 2", "lengths = [7, 4]\npad_side = \"left\""));
+  const json document = parse_only_json(run_cpscope("layout " + file + " --json --full"));
+  EXPECT_EQ(document["sequences"][0]["q_begin"], 0);
+  EXPECT_EQ(document["sequences"][0]["q_valid_begin"], 1);
+  EXPECT_EQ(document["sequences"][1]["kv_valid_begin"], 8);
+  EXPECT_EQ(document["ranks"][0]["q_index"], (json{0, 1, 6, 7, 8, 11}));
+  EXPECT_EQ(document["ranks"][0]["q_sequence"], (json{-1, 0, 0, 0, 1, 1}));
+  EXPECT_EQ(document["ranks"][0]["q_position"], (json{-1, 0, 5, 6, 0, 3}));
+  const std::string text = run_cpscope("layout " + file).out;
+  EXPECT_NE(text.find("sequence 0: q ids [0, 8), 7 valid from 1 on; kv ids [0, 8), 7 valid from 1"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(
+      run_cpscope("plan " + file + " --text").out.find("sequence 0: q 7 valid in [0, 8) from 1 on"),
+      std::string::npos);
 }
 
 TEST(LayoutCommand, GivesOneReorderAGroupForHierarchicalExchange) {

@@ -290,7 +290,7 @@ TEST(FieldAnswers, B35EveryRankHoldsAPartOfEachImage) {
   EXPECT_EQ(summarise(whole_images.plan()).forward_bytes, Ids(4, 0));
 }
 
-TEST(FieldAnswers, B37RowsOfPaddingInFrontCountAsTokensThatSeeNothing) {
+TEST(FieldAnswers, B37RowsOfPaddingInFrontAreNoTokens) {
   const FieldCase field("b37");
   const CaseOutcome outcome = field.run(true);
   const Plan& plan = outcome.plan->plan();
@@ -300,11 +300,13 @@ TEST(FieldAnswers, B37RowsOfPaddingInFrontCountAsTokensThatSeeNothing) {
       EXPECT_EQ(outcome.output.answer.lse.values[row * 2 + head],
                 -std::numeric_limits<double>::infinity());
       EXPECT_EQ(outcome.output.answer.out.values[(row * 2 + head) * 16], 0.0);
-      // Not in this version: padding in front of a sequence. It is sent, and not poisoned.
-      EXPECT_FALSE(std::isnan(outcome.inputs.k.values[(row * 2 + head) * 16]));
+      EXPECT_TRUE(std::isnan(outcome.inputs.k.values[(row * 2 + head) * 16]));
     }
   }
-  EXPECT_EQ(count_padding(plan.layout, Side::q, RankId{0}), 0);
+  EXPECT_FALSE(std::isnan(outcome.inputs.k.values[5 * 2 * 16]));
+  EXPECT_EQ(plan.layout.slots.sequences[0], (SequenceSlot{0, 11, 16, 0, 11, 16, 5, 5}));
+  EXPECT_EQ(count_padding(plan.layout, Side::q, RankId{0}), 5);
+  EXPECT_EQ(count_padding(plan.layout, Side::q, RankId{1}), 0);
   // Queries and out, keys and values: one of two heads of 16 rows, 8 bytes.
   EXPECT_EQ(outcome.summary.forward_bytes, Ids(2, 4 * 16 * 1 * 16 * 8));
 }

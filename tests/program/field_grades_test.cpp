@@ -133,9 +133,20 @@ TEST(FieldGrades, B19NamesRanksThatWereAlone) {
 TEST(FieldGrades, B37FailsRowsThatAttendToPaddingInFront) {
   const JudgedCauses judged =
       judge_wrong_mask(FieldCase("b37"), [](const TokenPlace& q, const TokenPlace& k) {
-        return q.sequence == k.sequence && k.position <= q.position;
+        return q.slot == k.slot && k.position <= q.position;
       });
-  expect_cause(judged, "causal_added");
+  expect_cause(judged, "padding_visible");
+}
+
+TEST(FieldGrades, B37NamesLengthsThatAreCountedFromTheFrontOfTheSlots) {
+  const JudgedCauses judged =
+      judge_wrong_mask(FieldCase("b37"), [](const TokenPlace& q, const TokenPlace& k) {
+        // Places in the slot: of 16, the first 11 are taken for the tokens of sequence 0.
+        const int64_t front = q.slot == 0 ? 5 : 0, valid = q.slot == 0 ? 11 : 16;
+        return q.slot == k.slot && k.position <= q.position && q.position + front < valid &&
+               k.position + front < valid;
+      });
+  expect_cause(judged, "padding_side_ignored");
 }
 
 // ---- right answers in other forms --------------------------------------------------------------

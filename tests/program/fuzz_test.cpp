@@ -93,7 +93,7 @@ void lose_a_value(const Plan& plan, RunOutput& output) {
   for (const SequenceSlot& slot : plan.layout.slots.sequences) {
     const int64_t width = out.size() / std::max<int64_t>(1, out.shape[0]);
     if (slot.q_valid == 0) continue;
-    const auto row = static_cast<size_t>(slot.q_begin * width);
+    const auto row = static_cast<size_t>(slot.q_valid_begin() * width);
     if (out.values[row] == 0.0) continue;
     out.values[row] = 0.0;
     return;

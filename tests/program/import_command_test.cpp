@@ -130,6 +130,50 @@ TEST(ImportCommand, NamesTheFileOfAMaskOfManySlices) {
   EXPECT_EQ(run.exit_code, 0) << run.out << run.err << scenario;
 }
 
+TEST(ImportCommand, FindsLengthsAndPadSideOfAnAttentionMask) {
+  write_file("tokens.json", R"({"input_ids": [[9, 9, 4, 5], [1, 2, 3, 4]],
+ "attention_mask": [[0, 0, 1, 1], [1, 1, 1, 1]]})");
+  const ProgramRun text = run_cpscope("import --attention-mask tokens.json");
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  const std::string lines =
+      "  [batch]\n  qkv_format = \"bshd\"\n  lengths = [2, 4]\n  seqlen = 4\n  pad_side = "
+      "\"left\"\n";
+  EXPECT_EQ(
+      text.out,
+      "tokens.json: 2 rows of 4 tokens, 6 valid, padded on the left\nfor a scenario:\n" + lines);
+  const std::string scenario = small_scenario(
+      "cp_size = 2", "qkv_format = \"bshd\"\nlengths = [2, 4]\nseqlen = 4\npad_side = \"left\"");
+  EXPECT_EQ(run_cpscope("run " + write_file("left.toml", scenario)).exit_code, 0);
+  // NumPy's array of the same form, padded on the right.
+  write_file("tokens.npy", testing_support::npy_of(
+                               "'<i8'", "(2, 3)",
+                               testing_support::bytes_of(std::vector<int64_t>{1, 1, 1, 1, 0, 0})));
+  const json document = json::parse(run_cpscope("import --attention-mask tokens.npy --json").out);
+  EXPECT_EQ(document["lengths"], (json{3, 1}));
+  EXPECT_EQ(document["seqlen"], 3);
+  EXPECT_EQ(document["pad_side"], "right");
+}
+
+TEST(ImportCommand, RefusesAttentionMasksThatAreNoPaddedRows) {
+  const auto refusal = [](const std::string& rows) {
+    write_file("holes.json", rows);
+    const ProgramRun run = run_cpscope("import --attention-mask holes.json");
+    EXPECT_EQ(run.exit_code, 2) << rows;
+    EXPECT_EQ(run.out, "") << rows;
+    return run.err;
+  };
+  EXPECT_EQ(refusal("[[1, 1, 1], [1, 0, 1]]")
+                .find("holes.json: padding lies between the tokens of a row: row 1, column 1"),
+            0u);
+  EXPECT_NE(refusal("[[0, 1, 1], [1, 1, 0]]").find("padding on different sides"),
+            std::string::npos);
+  EXPECT_NE(refusal("[[0, 2]]").find("row 0, column 1 is 2"), std::string::npos);
+  EXPECT_NE(refusal("[]").find("the mask has no tokens"), std::string::npos);
+  EXPECT_NE(refusal(R"({"a": [[1]], "b": [[1]]})").find("no lists are called attention_mask"),
+            std::string::npos);
+  EXPECT_EQ(run_cpscope("import --attention-mask holes.json --mask topk.json").exit_code, 2);
+}
+
 TEST(ImportCommand, RefusesMasksItCannotRead) {
   write_file("partial.json", R"({"kv_num_blocks": [1], "kv_indices": [[0]],
  "full_kv_num_blocks": [0], "full_kv_indices": [[0]]})");
@@ -141,7 +185,8 @@ TEST(ImportCommand, RefusesMasksItCannotRead) {
   EXPECT_EQ(run_cpscope("import --mask partial.json --from te").exit_code, 2);
   const ProgramRun nothing = run_cpscope("import");
   EXPECT_EQ(nothing.exit_code, 2);
-  EXPECT_NE(nothing.err.find("--from and --mask are missing"), std::string::npos) << nothing.err;
+  EXPECT_NE(nothing.err.find("--from, --mask and --attention-mask are missing"), std::string::npos)
+      << nothing.err;
 }
 
 }  // namespace

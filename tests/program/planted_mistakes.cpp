@@ -111,8 +111,8 @@ std::vector<TokenPlace> token_places(const Plan& plan, Side side) {
     const SlotSide slot = sequences[s].side(side);
     for (int64_t id = slot.begin; id < slot.end(); ++id) {
       places[id].slot = static_cast<int32_t>(s);
-      places[id].position = id - slot.begin;
-      if (id < slot.valid_end()) places[id].sequence = static_cast<int32_t>(s);
+      places[id].position = id - slot.valid_begin();
+      if (slot.is_valid(id)) places[id].sequence = static_cast<int32_t>(s);
     }
   }
   int32_t rank = 0;

@@ -92,6 +92,7 @@ class Readmes(unittest.TestCase):
         (WORK / "megatron.json").write_text(json.dumps({
             "cu_seqlens": [0, 7, 10], "cu_seqlens_padded": [0, 8, 12], "indices": [[0, 1, 6, 7, 8, 11], [2, 3, 4, 5, 9, 10]]}))
         (WORK / "topk.json").write_text(json.dumps({"keys": [[0], [0, 1], [0, 2], [3, 1]]}))
+        (WORK / "tokens.json").write_text(json.dumps({"attention_mask": [[0] * 3 + [1] * 5, [1] * 8]}))
         text = (ROOT / "scenarios/thd_padding_p2p.toml").read_text()
         (WORK / "typo.toml").write_text(text.replace("cp_comm_type", "cp_com_type"))
 

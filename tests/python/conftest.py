@@ -35,7 +35,7 @@ def plain_attention(scenario, q, k, v, d_out=None, is_visible=lambda i, j, lengt
     lse = np.full((len(q), heads), -np.inf)
     dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     for s in layout.sequences:
-        rows, keys = slice(s.q_begin, s.q_begin + s.q_valid), slice(s.kv_begin, s.kv_begin + s.kv_valid)
+        rows, keys = slice(s.q_valid_begin, s.q_valid_begin + s.q_valid), slice(s.kv_valid_begin, s.kv_valid_begin + s.kv_valid)
         visible = np.array([[is_visible(i, j, s) for j in range(s.kv_valid)] for i in range(s.q_valid)],
                            bool).reshape(s.q_valid, s.kv_valid)
         for h in range(heads):

@@ -16,6 +16,8 @@ def windowed(i, j, s):
     ({"attn_mask_type": "causal", "window_size": [3, 0], "lengths": [17, 2]}, windowed),
     ({"attn_mask_type": "padding_causal", "kv_heads": 2, "lengths": [9, 0, 4], "slots": [16, 8, 8]},
      lambda i, j, s: j <= i),
+    ({"attn_mask_type": "padding_causal", "qkv_format": "bshd", "lengths": [9, 0, 4], "seqlen": 10, "pad_side": "left"},
+     lambda i, j, s: j <= i),
     ({"attn_mask_type": "causal_bottom_right", "lengths": [4, 9], "kv_lengths": [9, 4], "head_dim_qk": 6,
       "head_dim_v": 3, "head_dim": None}, lambda i, j, s: j <= i + s.kv_valid - s.q_valid),
 ])

@@ -39,6 +39,25 @@ def test_layouts_are_those_of_the_program(program, name):
             assert getattr(layout, f"{side}_valid")[r].tolist() == [s >= 0 for s in rank[f"{side}_sequence"]]
 
 
+def test_tokens_of_left_padded_slots_are_at_their_end():
+    keys = dict(heads=2, head_dim=8, cp_size=2, lengths=[3, 8], slots=[8, 8], layout="contiguous", dtype="fp64")
+    left, right = (cpscope.Scenario.of(**keys, pad_side=side) for side in ("left", "right"))
+    assert left.settings["pad_side"] == "left" and cpscope.Scenario(left.to_toml()) == left != right
+    layout = left.layout()
+    first = layout.sequences[0]
+    assert (first.q_begin, first.q_valid_begin, first.q_valid, first.kv_valid_begin) == (0, 5, 3, 5)
+    assert layout.q_position[0].tolist() == [-1] * 5 + [0, 1, 2]
+    assert layout.q_valid[0].tolist() == [False] * 5 + [True] * 3
+    # The same inputs and answers token by token.
+    for made in (lambda scenario: scenario.inputs(), lambda scenario: scenario.oracle()):
+        a, b = made(left), made(right)
+        for name in ("q", "v", "out", "lse", "dk"):
+            if name in a:
+                assert np.array_equal(a[name][5:8], b[name][:3]) and np.array_equal(a[name][8:], b[name][8:]), name
+    with pytest.raises(cpscope.ScenarioError, match='padding_side = "left": use pad_side = "left"'):
+        cpscope.Scenario.of(**keys, padding_side="left")
+
+
 @pytest.mark.parametrize("name", SOME[:4])
 def test_plans_are_those_of_the_program(program, name):
     file = ROOT / "scenarios" / f"{name}.toml"

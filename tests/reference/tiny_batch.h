@@ -35,7 +35,8 @@ class TinyRandom {
   uint64_t state_;
 };
 
-/// Slots in order: `padding` ids after each sequence's valid tokens, `tail` ids after the last.
+/// Slots in order: `padding` ids after each sequence's valid tokens, or before them if the batch is
+/// padded on the left; `tail` ids after the last.
 inline BatchSlots make_slots(const Batch& batch, int64_t padding, int64_t tail) {
   BatchSlots slots;
   for (size_t sequence = 0; sequence < batch.lengths.size(); ++sequence) {
@@ -46,6 +47,7 @@ inline BatchSlots make_slots(const Batch& batch, int64_t padding, int64_t tail) 
     slot.kv_begin = slots.kv_tokens;
     slot.kv_valid = batch.kv_lengths[sequence];
     slot.kv_slot = slot.kv_valid + padding;
+    if (batch.pad_side == PadSide::left) slot.q_front = slot.kv_front = padding;
     slots.tokens += slot.q_slot;
     slots.kv_tokens += slot.kv_slot;
     slots.sequences.push_back(slot);
@@ -80,9 +82,9 @@ inline TinyBatch make_tiny_batch(Scenario scenario,
   std::vector<bool> is_key(static_cast<size_t>(tiny.inputs.slots.kv_tokens), false);
   for (const SequenceSlot& slot : tiny.inputs.slots.sequences) {
     for (int64_t i = 0; i < slot.q_valid; ++i)
-      is_query[static_cast<size_t>(slot.q_begin + i)] = true;
+      is_query[static_cast<size_t>(slot.q_begin + slot.q_front + i)] = true;
     for (int64_t j = 0; j < slot.kv_valid; ++j)
-      is_key[static_cast<size_t>(slot.kv_begin + j)] = true;
+      is_key[static_cast<size_t>(slot.kv_begin + slot.kv_front + j)] = true;
   }
   const Dtype dtype = scenario.numerics.dtype;
   tiny.inputs.q =

@@ -137,16 +137,18 @@ def tail_multiple(parallel):
 
 
 def place_slots(valid, slots, scenario, tokens, what):
-    """(begin, valid) of every sequence; checks the buffer's size against the layout's rule."""
+    """(first valid id, valid) of every sequence; checks the buffer's size against the layout's rule."""
     parallel, batch = scenario["parallel"], scenario["batch"]
     layout = parallel.get("layout", "dual_chunk")
     # bshd and sbhd: these layouts cut every row alone.
     cuts_rows = batch.get("qkv_format", "thd") != "thd" and layout in ("contiguous", "dual_chunk_packed", "striped")
     cut = 2 * parallel["cp_size"] if layout == "dual_chunk" else tail_multiple(parallel) if cuts_rows else 1
     slots = [round_up(slot, math.lcm(cut, slot_multiple(batch))) for slot in slots]
+    # Padding stands behind the tokens of a slot, or before them.
+    is_left = batch.get("pad_side", "right") == "left"
     places, begin = [], 0
     for length, slot in zip(valid, slots):
-        places.append((begin, length))
+        places.append((begin + (slot - length if is_left else 0), length))
         begin += slot
     multiple = tail_multiple(parallel)
     if cuts_rows or not batch.get("pad_between_seqs", True):
@@ -166,8 +168,8 @@ def find_places(scenario, layout, tokens, kv_tokens):
     if layout is not None:
         sequences = layout["sequences"]
         return (
-            [(each["q_begin"], each["q_valid"]) for each in sequences],
-            [(each["kv_begin"], each["kv_valid"]) for each in sequences],
+            [(each["q_valid_begin"], each["q_valid"]) for each in sequences],
+            [(each["kv_valid_begin"], each["kv_valid"]) for each in sequences],
         )
     lengths, kv_lengths, slots, kv_slots = fill_lengths(scenario["batch"])
     kv_scenario = scenario

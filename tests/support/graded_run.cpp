@@ -134,8 +134,8 @@ std::string describe(const Scenario& scenario, const Grade& grade) {
         "{}: rel_l2 {:.3g}, budget {:.3g}, worst row {:.3g}, {} NaN; worst at rank {}, token {}, "
         "head {}: expected {}, seen {}\n",
         tensor.name, tensor.rel_l2, tensor.budget, tensor.worst_row_rel_l2, tensor.nan,
-        tensor.worst.rank, tensor.worst.token, tensor.worst.head,
-        tensor.worst.expected, tensor.worst.seen);
+        tensor.worst.rank, tensor.worst.token, tensor.worst.head, tensor.worst.expected,
+        tensor.worst.seen);
   }
   return text + print_scenario(scenario);
 }
@@ -183,7 +183,7 @@ Tensor without_padding(const Tensor& tensor, const BatchSlots& slots, Side side)
   const int64_t width = tensor.size() / std::max<int64_t>(1, tensor.shape[0]);
   for (const SequenceSlot& sequence : slots.sequences) {
     const SlotSide slot = sequence.side(side);
-    valid.values.insert(valid.values.end(), tensor.values.begin() + slot.begin * width,
+    valid.values.insert(valid.values.end(), tensor.values.begin() + slot.valid_begin() * width,
                         tensor.values.begin() + slot.valid_end() * width);
   }
   valid.shape[0] = static_cast<int64_t>(valid.values.size()) / std::max<int64_t>(1, width);

@@ -84,8 +84,8 @@ Meeting find_reason(const PlanIndex& index, const std::vector<SequencePart>& q,
       if (a.sequence != b.sequence) continue;
       share_sequence = true;
       const SequenceSlot& s = index.plan().layout.slots.sequences[static_cast<size_t>(a.sequence)];
-      const int64_t last_query = a.valid.last() - s.q_begin + diagonal_of(attention, s);
-      all_later = all_later && b.valid.begin - s.kv_begin > last_query;
+      const int64_t last_query = a.valid.last() - s.q_valid_begin() + diagonal_of(attention, s);
+      all_later = all_later && b.valid.begin - s.kv_valid_begin() > last_query;
     }
   }
   if (attention.mask_type == MaskType::slices) return Meeting::hidden;

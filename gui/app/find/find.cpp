@@ -226,8 +226,8 @@ class Finder {
       const SlotSide ids = slot.side(side);
       if (!position)
         add(TokenRange{side, ids.begin, ids.end()});
-      else if (*position < ids.slot)
-        add(TokenRange{side, ids.begin + *position, ids.begin + *position + 1});
+      else if (ids.valid_begin() + *position < ids.end())
+        add(TokenRange{side, ids.valid_begin() + *position, ids.valid_begin() + *position + 1});
     }
   }
   void find_sequence() {

@@ -103,7 +103,12 @@ void add_local_part(LayoutScene& scene, const LocalFrame& frame, const Axis& axi
     const Box dots =
         cut_box(axis, first + static_cast<double>(begin), first + static_cast<double>(end), y0, y1);
     add_padding(scene, dots);
-    if (part.stride == 1 && dots.x0 < dots.x1) valid.x1 = std::max(valid.x0, dots.x0);
+    if (part.stride == 1 && dots.x0 < dots.x1) {
+      if (begin == 0)
+        valid.x0 = dots.x1;
+      else
+        valid.x1 = std::max(valid.x0, dots.x0);
+    }
     if (++paddings > 200) break;
   }
   const int64_t end_token = part.token + part.rows;
@@ -320,21 +325,19 @@ void color_row(const PlaceMap& map, int32_t rank, std::span<const int64_t> rows,
   const double per_token =
       static_cast<double>(shades.size()) / static_cast<double>(std::max<int64_t>(1, map.tokens));
   auto part = parts.end();
-  int64_t valid_end = 0;
+  std::pair<int64_t, int64_t> valid;
   for (size_t x = 0; x < rows.size(); ++x) {
     const int64_t row = rows[x];
     if (part == parts.end() || row >= part->row + part->rows) {
       part = std::partition_point(parts.begin(), parts.end(),
                                   [row](const LocalPart& p) { return p.row + p.rows <= row; });
       if (part == parts.end()) return;
-      // Inside a part of unit stride, padding comes after the valid tokens.
-      const int64_t end = part->token + part->rows;
-      if (part->stride == 1) valid_end = end - map.count_padding(part->token, end);
+      if (part->stride == 1) valid = map.valid_in(part->token, part->token + part->rows);
     }
     if (row < part->row) continue;
     const int64_t token = part->token + (row - part->row) * part->stride;
-    const bool is_padding =
-        part->stride == 1 ? token >= valid_end : map.count_padding(token, token + 1) > 0;
+    const bool is_padding = part->stride == 1 ? token < valid.first || token >= valid.second
+                                              : map.count_padding(token, token + 1) > 0;
     const auto shade = static_cast<size_t>(static_cast<double>(token) * per_token);
     colors[x] = is_padding ? padding : shades[std::min(shade, shades.size() - 1)];
   }

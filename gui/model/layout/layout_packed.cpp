@@ -25,14 +25,12 @@ std::vector<Fold> fold_sequences(const LayoutScene& scene) {
 void add_sequence(LayoutScene& scene, size_t s, float y0, float y1) {
   const PlaceMap& map = scene.map;
   const Theme& theme = scene.theme();
-  const int64_t begin = map.slot_begin[s], valid_end = map.valid_end(s),
-                end = map.slot_begin[s + 1];
+  const int64_t begin = map.slot_begin[s], valid_begin = map.valid_begin(s),
+                valid_end = map.valid_end(s), end = map.slot_begin[s + 1];
   const Box all =
       cut_box(scene.packed, static_cast<double>(begin), static_cast<double>(end), y0, y1);
-  Box valid =
-      cut_box(scene.packed, static_cast<double>(begin), static_cast<double>(valid_end), y0, y1);
-  const Box padding =
-      cut_box(scene.packed, static_cast<double>(valid_end), static_cast<double>(end), y0, y1);
+  const Box valid = cut_box(scene.packed, static_cast<double>(valid_begin),
+                            static_cast<double>(valid_end), y0, y1);
   if (valid.x0 < valid.x1) {
     scene.drawing().add(FilledBox{valid, theme.of(Role::raised)});
     const std::string length = print_count(map.valid_of_slot[s]);
@@ -41,11 +39,13 @@ void add_sequence(LayoutScene& scene, size_t s, float y0, float y1) {
         fmt::format("sequence {}: {}", s, length), fmt::format("{}: {}", s, length),
         fmt::format("{}", s)};
     // Without padding the long text has no more information.
-    const size_t skip = valid_end == end ? 1 : 0;
+    const size_t skip = map.valid_of_slot[s] == end - begin ? 1 : 0;
     add_fitting(scene, valid, theme.of(Role::text), scene.small, Face::body,
                 std::span(texts).subspan(skip));
   }
-  add_padding(scene, padding);
+  for (const auto& [from, to] : {std::pair{begin, valid_begin}, std::pair{valid_end, end}})
+    add_padding(scene,
+                cut_box(scene.packed, static_cast<double>(from), static_cast<double>(to), y0, y1));
   scene.drawing().add(OutlinedBox{all, theme.of(Role::border)});
   // A partly lit sequence is not lit as a whole.
   const auto covers = [&](const Projection& p) {
@@ -122,14 +122,18 @@ void add_owner(LayoutScene& scene, const PackedPart& part, float y0, float y1) {
       cut_box(scene.packed, static_cast<double>(part.begin), static_cast<double>(part.end), y0, y1);
   if (box.x0 >= box.x1) return;
   add_chunk(scene, box, part.rank);
-  // Parts end where sequences end, so padding comes after the valid tokens.
-  const int64_t padding = map.count_padding(part.begin, part.end);
-  const Box dots = cut_box(scene.packed, static_cast<double>(part.end - padding),
-                           static_cast<double>(part.end), y0, y1);
+  // Parts end where sequences end, so their valid tokens are consecutive.
+  const auto [first, last] = map.valid_in(part.begin, part.end);
   Box valid = box;
-  if (padding > 0) {
+  for (const auto& [from, to] : {std::pair{part.begin, first}, std::pair{last, part.end}}) {
+    const Box dots =
+        cut_box(scene.packed, static_cast<double>(from), static_cast<double>(to), y0, y1);
+    if (from == to || dots.x0 >= dots.x1) continue;
     add_padding(scene, dots);
-    if (dots.x0 < dots.x1) valid.x1 = dots.x0;
+    if (from == part.begin)
+      valid.x0 = dots.x1;
+    else
+      valid.x1 = dots.x0;
     // If there is hardly a valid token, the owner's name is on the dots.
     if (valid.width() < scene.text) add_plate(scene, dots, fmt::format("{}", part.rank));
   }
@@ -150,11 +154,14 @@ void add_padding_between(LayoutScene& scene, int64_t begin, int64_t end, float y
   if (map.count_padding(begin, end) == 0) return;
   for (const Fold& fold : fold_sequences(scene)) {
     if (fold.count > 1) continue;
-    const int64_t first = std::max(begin, map.valid_end(fold.first));
-    const int64_t last = std::min(end, map.slot_begin[fold.first + 1]);
-    if (first < last)
-      add_padding(scene, cut_box(scene.packed, static_cast<double>(first),
-                                 static_cast<double>(last), y0, y1));
+    const size_t s = fold.first;
+    for (const auto& [from, to] : {std::pair{map.slot_begin[s], map.valid_begin(s)},
+                                   std::pair{map.valid_end(s), map.slot_begin[s + 1]}}) {
+      const int64_t first = std::max(begin, from), last = std::min(end, to);
+      if (first < last)
+        add_padding(scene, cut_box(scene.packed, static_cast<double>(first),
+                                   static_cast<double>(last), y0, y1));
+    }
   }
   const int64_t tail = std::max(begin, map.slot_begin.back());
   if (tail < end)

@@ -229,12 +229,16 @@ void add_move(LayoutScene& scene, const ReorderFrame& frame, const Move& move) {
         OutlinedBox{{t0, frame.to_y0 + 1, std::max(t0 + 1, t1 - 1), frame.to_y1 - 1}, ghost});
   if (box.x1 < frame.rows.begin() || box.x0 > frame.rows.end()) return;
   add_chunk(scene, box, move.part.rank);
-  const auto padding = padding_rows(scene.map, move.part);
   Box valid = box;
-  if (!padding.empty()) {
-    const float share = static_cast<float>(padding.front().first) / static_cast<float>(rows);
-    valid.x1 = box.x0 + share * box.width();
-    add_padding(scene, {valid.x1, box.y0, box.x1, box.y1});
+  for (const auto& [first, last] : padding_rows(scene.map, move.part)) {
+    const float per_row = box.width() / static_cast<float>(rows);
+    const Box dots{box.x0 + static_cast<float>(first) * per_row, box.y0,
+                   box.x0 + static_cast<float>(last) * per_row, box.y1};
+    add_padding(scene, dots);
+    if (first == 0)
+      valid.x0 = dots.x1;
+    else
+      valid.x1 = std::min(valid.x1, dots.x0);
   }
   const std::vector<std::string> texts = {
       fmt::format("rank {}: {}", move.part.rank,

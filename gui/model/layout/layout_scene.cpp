@@ -35,8 +35,10 @@ std::string describe_padding(int64_t valid, int64_t rows) {
 std::string describe_positions(const PlaceMap& map, int64_t begin, int64_t end) {
   const size_t sequence = map.sequence_at(begin);
   if (sequence >= map.num_sequences()) return "tail: belongs to no sequence";
-  const int64_t slot = map.slot_begin[sequence];
-  return fmt::format("sequence {}, positions {}", sequence, print_range(begin - slot, end - slot));
+  const int64_t first = map.valid_begin(sequence);
+  if (end <= first) return fmt::format("sequence {}, before its tokens", sequence);
+  return fmt::format("sequence {}, positions {}", sequence,
+                     print_range(std::max(begin, first) - first, end - first));
 }
 
 }  // namespace

@@ -138,7 +138,8 @@ void for_shown_sequences(const MaskScene& scene, Side side, Look look) {
 void add_padding(Drawing& drawing, const MaskScene& scene, Side side) {
   int64_t strips = 0, last_end = 0;
   for_shown_sequences(scene, side, [&](const SlotSide& ids) {
-    if (ids.valid < ids.slot) add_dots(drawing, scene, side, ids.valid_end(), ids.end());
+    add_dots(drawing, scene, side, ids.begin, ids.valid_begin());
+    add_dots(drawing, scene, side, ids.valid_end(), ids.end());
     return ++strips < kMostDottedStrips;
   });
   const auto& sequences = scene.input.plan->plan().layout.slots.sequences;

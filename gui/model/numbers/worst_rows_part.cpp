@@ -31,7 +31,7 @@ std::string place_of(const ShownErrors& shown, int64_t token) {
   const int64_t sequence = plan.sequence_of(shown.side, token);
   if (sequence < 0) return "tail";
   const SequenceSlot& slot = plan.plan().layout.slots.sequences[static_cast<size_t>(sequence)];
-  const int64_t position = token - slot.side(shown.side).begin;
+  const int64_t position = token - slot.side(shown.side).valid_begin();
   return fmt::format("{}:{}{}", sequence, position, plan.is_valid(shown.side, token) ? "" : " pad");
 }
 

@@ -13,7 +13,7 @@ from ._errors import input_error
 
 
 class Sequence(NamedTuple):
-    """The position of one sequence in the packed padded buffers; valid tokens are at the front of the slot."""
+    """The position of one sequence in the packed padded buffers."""
 
     q_begin: int
     q_valid: int
@@ -21,6 +21,8 @@ class Sequence(NamedTuple):
     kv_begin: int
     kv_valid: int
     kv_slot: int
+    q_valid_begin: int   #: the id of its first valid query: q_begin, or later if pad_side is "left"
+    kv_valid_begin: int  #: the same for keys and values
 
 
 class Layout:

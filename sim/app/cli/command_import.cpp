@@ -1,4 +1,5 @@
 #include "sim/app/cli/commands.h"
+#include "sim/app/cli/import_attention_mask.h"
 #include "sim/app/cli/import_mask.h"
 #include "sim/base/whole_file.h"
 #include "sim/documents/verdict_text.h"
@@ -19,7 +20,8 @@ struct ImportArguments {
   std::string from, layout, order_path;
   int64_t cp_size = 0, tokens = 0, ulysses_degree = 1;
   std::vector<int64_t> cu_seqlens;
-  std::string mask_path;  // a mask file, in place of a framework
+  std::string mask_path;            // a mask file, in place of a framework
+  std::string attention_mask_path;  // a mask of tokens, in place of a framework
   bool json = false;
 };
 
@@ -88,9 +90,13 @@ void write_import_text(const OrderImport& order, const ImportArguments& options,
 
 int command_import(const ImportArguments& options, const Tools&) {
   if (!options.mask_path.empty()) return import_mask(options.mask_path, options.json);
+  if (!options.attention_mask_path.empty())
+    return import_attention_mask(options.attention_mask_path, options.json);
   if (options.from.empty())
-    return report(make_bad_input("nothing to import: --from and --mask are missing",
-                                 "--from te reads a token order, --mask mask.npy a mask"));
+    return report(
+        make_bad_input("nothing to import: --from, --mask and --attention-mask are missing",
+                       "--from te reads a token order, --mask mask.npy a mask, --attention-mask "
+                       "mask.npy padding"));
   Result<std::vector<NamedLists>> lists = read_lists(options.paths);
   if (!lists) return report(lists.error());
   ImportRequest request{.source = *find_order_source(options.from),
@@ -133,7 +139,7 @@ Command add_import(CLI::App& app, const Tools& tools) {
   CLI::App* import = app.add_subcommand(
       "import",
       "makes an order file (layout = \"indices\") of how a framework splits its tokens, "
-      "or the lines of a scenario with a mask from a file");
+      "or the lines of a scenario with a mask or the padding of a file");
   import->add_option(
       "FILE", options->paths,
       "lists of whole numbers: JSON, .safetensors, .pt, .npz or .npy, several for one list a "
@@ -168,6 +174,15 @@ Command add_import(CLI::App& app, const Tools& tools) {
       ->check(kNotEmpty)
       ->excludes("FILE")
       ->excludes("--from")
+      ->excludes("--out");
+  import
+      ->add_option("--attention-mask", options->attention_mask_path,
+                   "which tokens of a padded batch are no padding: [batch, seqlen] of 0 and 1, as "
+                   "Hugging Face's attention_mask, in the same types of files")
+      ->check(kNotEmpty)
+      ->excludes("FILE")
+      ->excludes("--from")
+      ->excludes("--mask")
       ->excludes("--out");
   add_json(import, options->json);
   import->footer(

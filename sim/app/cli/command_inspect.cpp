@@ -60,15 +60,21 @@ std::string describe_owned(const Layout& layout, Side side, RankId rank) {
   return text;
 }
 
+/// "ids [0, 16), 11 valid from 5 on"; the last words only if padding comes before them.
+std::string describe_slot(const SlotSide& slot) {
+  std::string text = fmt::format("ids [{}, {}), {} valid", slot.begin, slot.end(), slot.valid);
+  if (slot.front > 0 && slot.valid > 0) text += fmt::format(" from {} on", slot.valid_begin());
+  return text;
+}
+
 void write_layout_text(const Plan& plan, std::ostream& out) {
   out << fmt::format("{} query tokens, {} key tokens, {} ranks, layout {}, mask {}\n",
                      plan.layout.slots.tokens, plan.layout.slots.kv_tokens, plan.layout.cp_size,
                      to_name(plan.layout.kind), describe_mask(plan.scenario.attention));
   for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
     const SequenceSlot& slot = plan.layout.slots.sequences[s];
-    out << fmt::format("sequence {}: q ids [{}, {}), {} valid; kv ids [{}, {}), {} valid\n", s,
-                       slot.q_begin, slot.q_begin + slot.q_slot, slot.q_valid, slot.kv_begin,
-                       slot.kv_begin + slot.kv_slot, slot.kv_valid);
+    out << fmt::format("sequence {}: q {}; kv {}\n", s, describe_slot(slot.side(Side::q)),
+                       describe_slot(slot.side(Side::kv)));
   }
   for (const RankId rank : plan.layout.q_runs.ids()) {
     out << fmt::format("rank {}: q {}", to_index(rank), describe_owned(plan.layout, Side::q, rank));

@@ -70,7 +70,7 @@ void append_tokens(const Tensor& tensor, const BatchSlots& slots, Side side,
   const int64_t width = tensor.size() / std::max<int64_t>(1, tensor.shape[0]);
   for (const SequenceSlot& sequence : slots.sequences) {
     const SlotSide slot = sequence.side(side);
-    into.insert(into.end(), tensor.values.begin() + slot.begin * width,
+    into.insert(into.end(), tensor.values.begin() + slot.valid_begin() * width,
                 tensor.values.begin() + slot.valid_end() * width);
   }
 }
@@ -231,7 +231,8 @@ std::string spoil(uint64_t bits, const BatchSlots& slots, Answer& answer) {
       for (const SequenceSlot& sequence : slots.sequences) {
         const SlotSide slot = sequence.side(side);
         if (slot.slot == slot.valid) continue;
-        tensor.values[static_cast<size_t>(slot.valid_end() * width)] = 1e-4;
+        const int64_t padding = slot.front > 0 ? slot.begin : slot.valid_end();
+        tensor.values[static_cast<size_t>(padding * width)] = 1e-4;
         return fmt::format("something in the padding of {}", tensor.name);
       }
       return "";

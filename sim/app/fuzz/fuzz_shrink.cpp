@@ -65,6 +65,7 @@ void add_batch_steps(const Scenario& scenario, std::vector<Step>& steps) {
       steps.push_back([n](Scenario& s) { drop_sequence(s.batch, n); });
   }
   steps.push_back([](Scenario& s) { refit_slots(s.batch); });
+  steps.push_back([](Scenario& s) { s.batch.pad_side = PadSide::right; });
   steps.push_back([](Scenario& s) {
     s.batch.kv_lengths = s.batch.lengths;
     refit_slots(s.batch);

@@ -111,7 +111,7 @@ std::vector<int64_t> rows_of_part(const Plan& plan, const NamedMember& member, i
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
     if (part == SpoiledPart::sequence && static_cast<int64_t>(s) != index) continue;
     const SlotSide slot = slots.sequences[s].side(member.side);
-    for (int64_t token = slot.begin; token < slot.valid_end(); ++token) {
+    for (int64_t token = slot.valid_begin(); token < slot.valid_end(); ++token) {
       if (part == SpoiledPart::head)
         rows.push_back(token * heads + index);
       else

@@ -141,6 +141,7 @@ constexpr FeatureRecipe kFeatures[] = {
        s.attention.kv_heads = 3;
      }},
     {"no padding, sizes unfit", [](Scenario& s) { s.batch.pad_between_seqs = false; }},
+    {"padding on the left", [](Scenario& s) { s.batch.pad_side = PadSide::left; }},
 };
 
 template <class Recipe>

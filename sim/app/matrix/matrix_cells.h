@@ -44,7 +44,7 @@ enum class PaddingChoice {
 };
 
 /// One feature beside plain fp64 attention. `switch_off` makes the plan of somebody who forgot it;
-/// null where forgetting it changes no more than the rounding.
+/// null where forgetting it changes no more than the rounding, or is no matter of the mask.
 struct FeatureRecipe {
   std::string_view name;
   void (*switch_on)(Scenario&) = nullptr;

@@ -58,10 +58,11 @@ int64_t query_with_remote_key(const Plan& plan, const Visibility& visibility,
     const SequenceSlot& slot = slots.sequences[s];
     const auto rows = visible_keys(static_cast<int64_t>(s));
     for (int64_t i = 0; i < slot.q_valid; ++i) {
-      if (!queries.contains(slot.q_begin + i)) continue;
+      const int64_t query = slot.q_valid_begin() + i;
+      if (!queries.contains(query)) continue;
       for (const KeyInterval& keys : rows[i]) {
         for (int64_t j = keys.begin; j < keys.end; ++j) {
-          if (visibility.kv_owner[slot.kv_begin + j] != rank) return slot.q_begin + i;
+          if (visibility.kv_owner[slot.kv_valid_begin() + j] != rank) return query;
         }
       }
     }
@@ -104,7 +105,7 @@ int64_t count_padding(const BatchSlots& slots) {
 int64_t sequence_of_token(const BatchSlots& slots, int64_t token, Side side) {
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
     const SlotSide slot = slots.sequences[s].side(side);
-    if (token >= slot.begin && token < slot.valid_end()) return static_cast<int64_t>(s);
+    if (slot.is_valid(token)) return static_cast<int64_t>(s);
   }
   return -1;
 }

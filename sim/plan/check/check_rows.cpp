@@ -145,8 +145,10 @@ RowReader::RowReader(const Plan& plan, RunListId list, Side side) : plan_(plan),
       bool valid = false;
       if (sequence >= 0) {
         const SlotSide slot = plan.layout.slots.sequences[sequence].side(side);
-        valid = token < slot.valid_end();
-        limit = valid ? slot.valid_end() : slot.end();
+        valid = slot.is_valid(token);
+        limit = valid                        ? slot.valid_end()
+                : token < slot.valid_begin() ? slot.valid_begin()
+                                             : slot.end();
       }
       const int64_t stop = std::min(run.count(), (limit - run.begin + run.stride - 1) / run.stride);
       entries_.push_back({row + index, stop - index, token, run.stride});
@@ -193,9 +195,9 @@ RowPlace RowReader::place(int64_t row) const {
   const int64_t sequence = sequence_of(place.token);
   if (sequence < 0) return place;
   const SlotSide slot = plan_.layout.slots.sequences[sequence].side(side_);
-  if (place.token >= slot.valid_end()) return place;
+  if (!slot.is_valid(place.token)) return place;
   place.sequence = sequence;
-  place.position = place.token - slot.begin;
+  place.position = place.token - slot.valid_begin();
   return place;
 }
 
@@ -305,6 +307,13 @@ std::optional<std::string> check_slots(const Plan& plan) {
           s, batch.lengths[s], batch.kv_lengths[s], slot.q_valid, slot.q_slot, slot.kv_valid,
           slot.kv_slot);
     }
+    const bool is_left = batch.pad_side == PadSide::left;
+    const int64_t q_front = is_left ? slot.q_slot - slot.q_valid : 0,
+                  kv_front = is_left ? slot.kv_slot - slot.kv_valid : 0;
+    if (slot.q_front != q_front || slot.kv_front != kv_front)
+      return fmt::format(
+          "sequence {} has {} queries and {} keys of padding before its tokens, {} and {} are due",
+          s, slot.q_front, slot.kv_front, q_front, kv_front);
     q += slot.q_slot;
     kv += slot.kv_slot;
   }

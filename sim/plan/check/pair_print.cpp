@@ -214,9 +214,9 @@ uint64_t PairPrint::of_mask() const {
     for (int64_t i = block.begin; i < block.end; ++i) {
       const ColumnRange keys = visible_keys(plan_, block, i);
       if (keys.begin >= keys.end) continue;
-      sum = add(sum, multiply(y_.power(slot.q_begin + i),
-                              subtract(x_.power(slot.kv_begin + keys.end),
-                                       x_.power(slot.kv_begin + keys.begin))));
+      sum = add(sum, multiply(y_.power(slot.q_valid_begin() + i),
+                              subtract(x_.power(slot.kv_valid_begin() + keys.end),
+                                       x_.power(slot.kv_valid_begin() + keys.begin))));
     }
     sums[b] = sum;
   });
@@ -257,9 +257,9 @@ std::string PairPrint::first_difference(Direction direction) const {
     for (int64_t i = block.begin; i < block.end; ++i) {
       const ColumnRange keys = visible_keys(plan_, block, i);
       if (keys.begin >= keys.end) continue;
-      const uint64_t sum = sum_run(x_, {slot.kv_begin + keys.begin, slot.kv_begin + keys.end, 1},
+      const uint64_t sum = sum_run(x_, {slot.kv_valid_begin() + keys.begin, slot.kv_valid_begin() + keys.end, 1},
                                    keys.end - keys.begin);
-      uint64_t& row = open[slot.q_begin + i];
+      uint64_t& row = open[slot.q_valid_begin() + i];
       row = add(row, multiply(sum, heads_.back()));
     }
   }
@@ -288,11 +288,11 @@ std::string PairPrint::first_difference(Direction direction) const {
   std::map<std::pair<int64_t, int32_t>, Seen> seen;  // key token, head
   for (const VisibleBlock& block : visible_blocks(plan_)) {
     const SequenceSlot& slot = slots.sequences[block.sequence];
-    if (token < slot.q_begin + block.begin || token >= slot.q_begin + block.end) continue;
-    const ColumnRange keys = visible_keys(plan_, block, token - slot.q_begin);
+    if (token < slot.q_valid_begin() + block.begin || token >= slot.q_valid_begin() + block.end) continue;
+    const ColumnRange keys = visible_keys(plan_, block, token - slot.q_valid_begin());
     for (int64_t key = keys.begin; key < keys.end; ++key) {
       for (int32_t head = 0; head < plan_.scenario.attention.heads; ++head)
-        --seen[{slot.kv_begin + key, head}].times;
+        --seen[{slot.kv_valid_begin() + key, head}].times;
     }
   }
   for (const ComputeItem& item : computes) {

@@ -10,6 +10,13 @@
 namespace cpscope {
 namespace {
 
+/// "11 valid in [0, 16) from 5 on"; the last words only if padding comes before them.
+std::string describe_slot_side(const SlotSide& slot) {
+  std::string text = fmt::format("{} valid in [{}, {})", slot.valid, slot.begin, slot.end());
+  if (slot.front > 0 && slot.valid > 0) text += fmt::format(" from {} on", slot.valid_begin());
+  return text;
+}
+
 /// Writes lines up to the limit, then only counts them.
 class LineWriter {
  public:
@@ -67,9 +74,8 @@ void write_header(const CheckedPlan& checked, LineWriter& out) {
     out.line(fmt::format("{} {}: {}", check.ok ? "proved" : "BROKEN", check.name, check.detail));
   for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
     const SequenceSlot& slot = plan.layout.slots.sequences[s];
-    out.line(fmt::format("sequence {}: q {} valid in [{}, {}), kv {} valid in [{}, {})", s,
-                         slot.q_valid, slot.q_begin, slot.q_begin + slot.q_slot, slot.kv_valid,
-                         slot.kv_begin, slot.kv_begin + slot.kv_slot));
+    out.line(fmt::format("sequence {}: q {}, kv {}", s, describe_slot_side(slot.side(Side::q)),
+                         describe_slot_side(slot.side(Side::kv))));
   }
   for (const RankId rank : plan.q_lists.ids()) {
     std::string text = fmt::format("rank {} owns q {}", to_index(rank),

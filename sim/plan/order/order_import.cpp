@@ -554,6 +554,8 @@ Result<OrderDemand> demand_of_order(const Scenario& scenario) {
     demand.kv_places.lengths.push_back(slot.kv_valid);
     demand.kv_places.slots.push_back(slot.kv_slot);
   }
+  demand.places.is_padded_left = demand.kv_places.is_padded_left =
+      scenario.batch.pad_side == PadSide::left;
   return demand;
 }
 

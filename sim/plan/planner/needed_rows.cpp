@@ -9,7 +9,7 @@ void add_needed_run(std::vector<TokenRun>& ranges, int64_t begin, int64_t end) {
   if (begin < end) ranges.push_back({begin, end, 1});
 }
 
-void add_visible(const Piece& q, const Band& band, int64_t kv_begin,
+void add_visible(const Piece& q, const Band& band, int64_t first_key,
                  std::vector<TokenRun>& ranges) {
   const Band part = clip(band, q.position, q.position_of(q.count - 1) + 1, band.k0, band.k1);
   if (part.q1 == 0) return;
@@ -19,13 +19,13 @@ void add_visible(const Piece& q, const Band& band, int64_t kv_begin,
     const int64_t first = part.q0 + (q.stride - (part.q0 - q.position) % q.stride) % q.stride;
     if (first >= part.q1) return;
     const int64_t last = first + (part.q1 - 1 - first) / q.stride * q.stride;
-    add_needed_run(ranges, kv_begin + columns_of_row(part, first).begin,
-                   kv_begin + columns_of_row(part, last).end);
+    add_needed_run(ranges, first_key + columns_of_row(part, first).begin,
+                   first_key + columns_of_row(part, last).end);
     return;
   }
   for (int64_t i = 0; i < q.count; ++i) {
     const ColumnRange columns = columns_of_row(part, q.position_of(i));
-    add_needed_run(ranges, kv_begin + columns.begin, kv_begin + columns.end);
+    add_needed_run(ranges, first_key + columns.begin, first_key + columns.end);
   }
 }
 
@@ -60,7 +60,7 @@ std::vector<TokenRun> visible_keys(const PieceTable& q, const MaskBands& mask,
   for (const Piece& piece : q.pieces) {
     const int64_t end = piece.position_of(piece.count - 1) + 1;
     for (const Band& band : mask.near_rows(piece.sequence, piece.position, end))
-      add_visible(piece, band, slots.sequences[piece.sequence].kv_begin, ranges);
+      add_visible(piece, band, slots.sequences[piece.sequence].kv_valid_begin(), ranges);
   }
   return merge_ranges(std::move(ranges));
 }

@@ -78,6 +78,20 @@ bool has_padding(const BatchSlots& slots) {
   return valid != slots.tokens;
 }
 
+/// cu_seqlens are prefix sums of lengths, and a slot begins with its first valid token.
+std::optional<Error> refuse_padding_in_front(const Plan& plan) {
+  const std::vector<SequenceSlot>& slots = plan.layout.slots.sequences;
+  for (size_t s = 0; s < slots.size(); ++s) {
+    if (slots[s].q_front == 0 && slots[s].kv_front == 0) continue;
+    return refuse(
+        fmt::format("has no padding before the tokens of a sequence, as pad_side = \"left\" puts "
+                    "it: sequence {} has {} queries and {} keys of it",
+                    s, slots[s].q_front, slots[s].kv_front),
+        "use pad_side = \"right\"", {"batch.pad_side"});
+  }
+  return std::nullopt;
+}
+
 /// Tokens in order: load_balancing_strategy = NO_LOAD_BALANCE. Source: context_parallel.py,
 /// attn_forward_func_with_cp asserts each of these.
 std::optional<Error> refuse_contiguous(const Scenario& scenario) {
@@ -173,6 +187,7 @@ std::optional<Error> refuse_as_te(const Plan& plan) {
     if (auto error = refuse_contiguous(scenario)) return error;
   }
   if (auto error = refuse_heads(scenario)) return error;
+  if (auto error = refuse_padding_in_front(plan)) return error;
   if (auto error = refuse_softcap(plan)) return error;
   if (scenario.batch.qkv_format == QkvFormat::thd) return std::nullopt;
   for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {

@@ -47,7 +47,7 @@ RowPlaces row_places_of(const Plan& plan, Side side, const std::vector<int64_t>*
   RowPlaces all{{}, owners_of(plan, side), std::vector<int32_t>(tokens, -1)};
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
     const SlotSide slot = slots.sequences[s].side(side);
-    std::fill_n(all.sequences.begin() + slot.begin, slot.valid, static_cast<int32_t>(s));
+    std::fill_n(all.sequences.begin() + slot.valid_begin(), slot.valid, static_cast<int32_t>(s));
   }
   if (judged == nullptr) {
     all.tokens.resize(tokens);
@@ -135,7 +135,8 @@ std::vector<double> carry_to_keys(const std::vector<double>& errors,
     const int64_t kv_head = static_cast<int64_t>(place) % kv_heads;
     double sum = 0;
     int64_t count = 0;
-    for (int64_t query = slot.q_begin; query < slot.q_begin + slot.q_valid; ++query) {
+    const SlotSide ids = slot.side(Side::q);
+    for (int64_t query = ids.valid_begin(); query < ids.valid_end(); ++query) {
       for (int64_t member = 0; member < group; ++member) {
         const double error = errors[query * attention.heads + kv_head * group + member];
         sum += error * error;

@@ -23,8 +23,8 @@ Expectation::Expectation(const Plan& plan, const MaskWitness& witness)
     const auto rows = visible_keys(static_cast<int64_t>(s));
     for (size_t i = 0; i < rows.size(); ++i) {
       for (const KeyInterval& run : rows[i])
-        keys[slot.q_begin + static_cast<int64_t>(i)].push_back(
-            {slot.kv_begin + run.begin, slot.kv_begin + run.end});
+        keys[slot.q_valid_begin() + static_cast<int64_t>(i)].push_back(
+            {slot.kv_valid_begin() + run.begin, slot.kv_valid_begin() + run.end});
     }
   }
 }

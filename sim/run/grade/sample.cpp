@@ -43,7 +43,7 @@ void choose_ends(const BatchSlots& slots, Side side, int64_t count, std::vector<
   for (int64_t s = 0; s < sequences; s += step) {
     const SlotSide slot = slots.sequences[static_cast<size_t>(s)].side(side);
     if (slot.valid == 0) continue;
-    chosen.push_back(slot.begin);
+    chosen.push_back(slot.valid_begin());
     chosen.push_back(slot.valid_end() - 1);
   }
 }

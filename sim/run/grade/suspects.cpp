@@ -325,11 +325,25 @@ void SuspectMaker::add_padding(std::vector<Suspect>& all) const {
   const auto by_slots = [this, visible = witness_.is_visible(slots)](int64_t query, int64_t key) {
     const auto q = static_cast<size_t>(query), k = static_cast<size_t>(key);
     return queries_.slot[q] >= 0 && queries_.slot[q] == keys_.slot[k] &&
-                   visible(queries_.slot[q], queries_.position[q], keys_.position[k])
+                   visible(queries_.slot[q], queries_.in_slot[q], keys_.in_slot[k])
                ? 1.0
                : 0.0;
   };
   all.push_back(with_times("padding_visible", "queries see the padding of their slot", by_slots));
+  if (scenario_.batch.pad_side == PadSide::left)
+    all.push_back(with_times(
+        "padding_side_ignored", "the valid tokens are taken to be at the front of their slot",
+        [this, visible = witness_.is_visible(scenario_)](int64_t query, int64_t key) {
+          const auto q = static_cast<size_t>(query), k = static_cast<size_t>(key);
+          const int32_t sequence = queries_.slot[q];
+          if (sequence < 0 || sequence != keys_.slot[k]) return 0.0;
+          const auto s = static_cast<size_t>(sequence);
+          return queries_.in_slot[q] < scenario_.batch.lengths[s] &&
+                         keys_.in_slot[k] < scenario_.batch.kv_lengths[s] &&
+                         visible(sequence, queries_.in_slot[q], keys_.in_slot[k])
+                     ? 1.0
+                     : 0.0;
+        }));
   if (!is_aligned_otherwise) return;
   all.push_back(with_times(
       "aligned_by_padding", "the mask is aligned by the padded lengths of queries and keys",

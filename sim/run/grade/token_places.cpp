@@ -8,6 +8,7 @@ TokenPlaces places_of(const Layout& layout, Side side) {
   const auto tokens = static_cast<size_t>(layout.slots.tokens_of(side));
   TokenPlaces places{.sequence = std::vector<int32_t>(tokens, -1),
                      .position = std::vector<int64_t>(tokens, -1),
+                     .in_slot = std::vector<int64_t>(tokens, -1),
                      .slot = std::vector<int32_t>(tokens, -1),
                      .valid_before = std::vector<int64_t>(tokens, 0),
                      .rank = std::vector<int32_t>(tokens, 0),
@@ -19,8 +20,9 @@ TokenPlaces places_of(const Layout& layout, Side side) {
     for (int64_t id = slot.begin; id < slot.end(); ++id) {
       const auto at = static_cast<size_t>(id);
       places.slot[at] = static_cast<int32_t>(s);
-      places.position[at] = id - slot.begin;
-      if (id < slot.valid_end()) places.sequence[at] = static_cast<int32_t>(s);
+      places.position[at] = id - slot.valid_begin();
+      places.in_slot[at] = id - slot.begin;
+      if (slot.is_valid(id)) places.sequence[at] = static_cast<int32_t>(s);
     }
   }
   int64_t valid = 0;

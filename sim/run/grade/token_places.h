@@ -12,7 +12,8 @@ namespace cpscope {
 /// Sequence, position and owner of every packed padded id of one side.
 struct TokenPlaces {
   std::vector<int32_t> sequence;           // -1: padding
-  std::vector<int64_t> position;           // in the slot; -1: the tail
+  std::vector<int64_t> position;           // from the first valid token; -1: the tail
+  std::vector<int64_t> in_slot;            // from the begin of the slot; -1: the tail
   std::vector<int32_t> slot;               // sequence of the slot, padding included; -1: the tail
   std::vector<int64_t> valid_before;       // valid tokens of the batch before this one
   std::vector<int32_t> rank;               // owner

@@ -135,8 +135,8 @@ class Gatherer {
     if (!part.shape.empty() && part.shape.front() == valid && valid != tokens)
       error.complaints.front().hint = fmt::format(
           "these are as many rows as there are valid tokens: put each sequence at the "
-          "front of its slot, {} rows in all",
-          tokens);
+          "{} of its slot, {} rows in all",
+          plan_.scenario.batch.pad_side == PadSide::left ? "end" : "front", tokens);
     return error;
   }
 

@@ -300,7 +300,7 @@ TEST(Inspect, TokensCountValidOnesAndPairs) {
       int64_t valid = 0, as_queries = 0, as_keys = 0;
       for (const SequenceSlot& slot : plan.layout.slots.sequences) {
         const SlotSide ids = slot.side(tokens->side);
-        for (int64_t id = ids.begin; id < ids.valid_end(); ++id)
+        for (int64_t id = ids.valid_begin(); id < ids.valid_end(); ++id)
           valid += id >= tokens->begin && id < tokens->end ? 1 : 0;
       }
       for (const auto& [q, k] : pairs) {

@@ -27,7 +27,8 @@ inline void see_pairs(const gui::PlanIndex& index, PairTruth& truth) {
       for (int64_t j = 0; j < sequences[s].kv_valid; ++j) {
         const int64_t slice = find_slice(index.plan(), rows, static_cast<int64_t>(s), i, j);
         if (is_inside(index.plan(), static_cast<int64_t>(s), i, j, slice))
-          truth.is_visible[truth.at(sequences[s].q_begin + i, sequences[s].kv_begin + j)] = 1;
+          truth.is_visible[truth.at(sequences[s].q_valid_begin() + i,
+                                    sequences[s].kv_valid_begin() + j)] = 1;
       }
     }
   }

@@ -122,7 +122,8 @@ TEST(PlanIndex, KnowsPaddingAndSequences) {
         const SequenceSlot& slot = sequences[s];
         if (token < slot.q_begin || token >= slot.q_begin + slot.q_slot) continue;
         sequence = static_cast<int64_t>(s);
-        is_valid = token < slot.q_begin + slot.q_valid;
+        const int64_t first = slot.q_begin + slot.q_front;
+        is_valid = token >= first && token < first + slot.q_valid;
       }
       ASSERT_EQ(index.sequence_of(Side::q, token), sequence) << "token " << token;
       ASSERT_EQ(index.is_valid(Side::q, token), is_valid) << "token " << token;

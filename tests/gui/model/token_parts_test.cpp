@@ -71,8 +71,9 @@ TEST(TokenParts, OfSequencesAreThoseOfEachToken) {
       for (const gui::SequencePart& part : parts) {
         EXPECT_EQ(expand(std::vector{part.ids}), ids[part.sequence]);
         const auto& slots = index.plan().layout.slots.sequences;
-        EXPECT_EQ(part.position,
-                  part.ids.begin - slots[static_cast<size_t>(part.sequence)].side(side).begin);
+        EXPECT_EQ(
+            part.position,
+            part.ids.begin - slots[static_cast<size_t>(part.sequence)].side(side).valid_begin());
       }
     });
   });

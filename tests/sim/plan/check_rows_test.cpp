@@ -123,14 +123,17 @@ TEST(RowPicker, PicksTheIdsThatStandInTheRowsNamed) {
   }
 }
 
-/// Sequences, some with padding, some empty, and a tail that belongs to no sequence.
+/// Sequences, some with padding before or behind them, some empty, and a tail that belongs to no
+/// sequence.
 void draw_slots(std::mt19937& random, BatchSlots& slots) {
   for (int64_t s = 1 + draw_below(random, 4); s-- > 0;) {
     SequenceSlot slot{.q_begin = slots.tokens, .kv_begin = slots.kv_tokens};
     slot.q_valid = draw_below(random, 9);
     slot.kv_valid = draw_below(random, 9);
-    slot.q_slot = slot.q_valid + draw_below(random, 3);
-    slot.kv_slot = slot.kv_valid + draw_below(random, 3);
+    slot.q_front = draw_below(random, 3);
+    slot.kv_front = draw_below(random, 3);
+    slot.q_slot = slot.q_front + slot.q_valid + draw_below(random, 3);
+    slot.kv_slot = slot.kv_front + slot.kv_valid + draw_below(random, 3);
     slots.sequences.push_back(slot);
     slots.tokens += slot.q_slot;
     slots.kv_tokens += slot.kv_slot;
@@ -144,9 +147,10 @@ RowPlace look_up(const BatchSlots& slots, int64_t token, Side side) {
   RowPlace place{.token = token};
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
     const SlotSide slot = slots.sequences[s].side(side);
-    if (token < slot.begin || token >= slot.valid_end()) continue;
+    const int64_t first = slot.begin + slot.front;
+    if (token < first || token >= first + slot.valid) continue;
     place.sequence = static_cast<int64_t>(s);
-    place.position = token - slot.begin;
+    place.position = token - first;
   }
   return place;
 }

@@ -87,15 +87,25 @@ TEST(Items, ReadAndWriteOnlyBuffersThatTheyName) {
 }
 
 TEST(SequenceSlot, HasOnEachSideTheFieldsOfThatSide) {
-  const SequenceSlot slot{
-      .q_begin = 10, .q_valid = 3, .q_slot = 4, .kv_begin = 20, .kv_valid = 5, .kv_slot = 8};
-  using Fields = std::array<int64_t, 5>;
+  const SequenceSlot slot{.q_begin = 10,
+                          .q_valid = 3,
+                          .q_slot = 4,
+                          .kv_begin = 20,
+                          .kv_valid = 5,
+                          .kv_slot = 8,
+                          .q_front = 1,
+                          .kv_front = 2};
+  using Fields = std::array<int64_t, 6>;
   const auto fields_of = [&](Side side) {
     const SlotSide on = slot.side(side);
-    return Fields{on.begin, on.valid, on.slot, on.valid_end(), on.end()};
+    return Fields{on.begin, on.valid, on.slot, on.valid_begin(), on.valid_end(), on.end()};
   };
-  EXPECT_EQ(fields_of(Side::q), (Fields{10, 3, 4, 13, 14}));
-  EXPECT_EQ(fields_of(Side::kv), (Fields{20, 5, 8, 25, 28}));
+  EXPECT_EQ(fields_of(Side::q), (Fields{10, 3, 4, 11, 14, 14}));
+  EXPECT_EQ(fields_of(Side::kv), (Fields{20, 5, 8, 22, 27, 28}));
+  EXPECT_EQ(slot.q_valid_begin(), 11);
+  EXPECT_EQ(slot.kv_valid_begin(), 22);
+  const SlotSide keys = slot.side(Side::kv);
+  for (int64_t id = 18; id < 30; ++id) EXPECT_EQ(keys.is_valid(id), id >= 22 && id < 27) << id;
 }
 
 }  // namespace

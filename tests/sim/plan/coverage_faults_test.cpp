@@ -194,7 +194,7 @@ bool is_padding(const Plan& plan, RunListId list, int64_t row, Side side) {
   const int64_t token = expand(plan.list(list)).at(static_cast<size_t>(row));
   for (const SequenceSlot& sequence : plan.layout.slots.sequences) {
     const SlotSide slot = sequence.side(side);
-    if (token >= slot.begin && token < slot.valid_end()) return false;
+    if (slot.is_valid(token)) return false;
   }
   return true;
 }

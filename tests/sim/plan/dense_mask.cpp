@@ -86,7 +86,7 @@ DenseCount count_visible_cells(const Scenario& scenario, const BatchSlots& slots
       for (int64_t j = 0; j < scenario.batch.kv_lengths[s]; ++j) {
         if (!sees(scenario, static_cast<int64_t>(s), i, j)) continue;
         for (int64_t head = 0; head < dense.heads; ++head)
-          dense.at(slot.q_begin + i, slot.kv_begin + j, head) = 1;
+          dense.at(slot.q_valid_begin() + i, slot.kv_valid_begin() + j, head) = 1;
       }
     }
   }

@@ -214,8 +214,10 @@ TEST_F(FieldFault, OfOwnershipIsSeen) {
       const std::string where = "sequence " + std::to_string(s);
       change_number(plan, slot.q_begin, where + ".q_begin");
       change_number(plan, slot.q_valid, where + ".q_valid");
+      change_number(plan, slot.q_front, where + ".q_front");
       change_number(plan, slot.kv_begin, where + ".kv_begin");
       change_number(plan, slot.kv_valid, where + ".kv_valid");
+      change_number(plan, slot.kv_front, where + ".kv_front");
     }
     change_number(plan, plan.layout.slots.tokens, "tokens");
     change_number(plan, plan.layout.slots.kv_tokens, "kv_tokens");

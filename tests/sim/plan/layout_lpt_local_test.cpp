@@ -173,7 +173,8 @@ TEST(NearKeys, ReachIsWhatTheMaskShows) {
       for (int64_t i = 0; i < slot.q_valid; ++i) {
         for (int64_t j = 0; j < slot.kv_valid; ++j) {
           if (!sees(scenario, static_cast<int64_t>(s), i, j)) continue;
-          const int64_t row = (slot.q_begin + i) / chunk, key = (slot.kv_begin + j) / chunk;
+          const int64_t row = (slot.q_valid_begin() + i) / chunk,
+                        key = (slot.kv_valid_begin() + j) / chunk;
           expected[static_cast<size_t>(row * chunks.reach.words + key / 64)] |= uint64_t{1}
                                                                                 << (key % 64);
         }

@@ -1,5 +1,6 @@
 #include "sim/plan/layout.h"
 
+#include "sim/plan/check/plan_check.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/sim/plan/plan_cases.h"
 
@@ -247,7 +248,7 @@ TEST(Layout, CountsThePaddingOfEveryRank) {
     for (const Side side : {Side::q, Side::kv}) {
       std::vector<bool> is_valid(static_cast<size_t>(layout.slots.tokens_of(side)), false);
       for (const SequenceSlot& slot : layout.slots.sequences)
-        for (int64_t id = slot.side(side).begin; id < slot.side(side).valid_end(); ++id)
+        for (int64_t id = slot.side(side).valid_begin(); id < slot.side(side).valid_end(); ++id)
           is_valid[static_cast<size_t>(id)] = true;
       for (const RankId rank : layout.runs(side).ids()) {
         int64_t padding = 0;
@@ -300,6 +301,93 @@ TEST(Layout, RoundsSlotsToTheMultipleOfTheBatchToo) {
   EXPECT_EQ(layout_of(scenario).slots.tokens, 15616);
   scenario.batch.slot_multiple = 12;  // with 2P = 8: 24
   EXPECT_EQ(layout_of(scenario).slots.sequences[0].q_slot, 1824);
+}
+
+/// The valid ids of every sequence, as [begin, end).
+std::vector<std::pair<int64_t, int64_t>> valid_ranges(const Layout& layout, Side side) {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (const SequenceSlot& slot : layout.slots.sequences)
+    ranges.emplace_back(slot.side(side).valid_begin(), slot.side(side).valid_end());
+  return ranges;
+}
+
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;
+
+TEST(PadSide, PutsTheWholePaddingOfASlotBeforeItsTokens) {
+  // 2P = 4: slots of 8 and 4, and an empty one that stays empty.
+  Scenario scenario = make_case({5, 3, 0}, 2, LayoutKind::dual_chunk);
+  EXPECT_EQ(valid_ranges(layout_of(scenario), Side::q), (Ranges{{0, 5}, {8, 11}, {12, 12}}));
+  scenario.batch.pad_side = PadSide::left;
+  const Layout layout = layout_of(scenario);
+  EXPECT_EQ(valid_ranges(layout, Side::q), (Ranges{{3, 8}, {9, 12}, {12, 12}}));
+  EXPECT_EQ(layout.slots.sequences[0].q_begin, 0);
+  // Rank 0 owns chunks 0 and 3 of both slots as ever, rank 1 those between.
+  EXPECT_EQ(query_order(layout), (Order{{0, 1, 6, 7, 8, 11}, {2, 3, 4, 5, 9, 10}}));
+  EXPECT_EQ(count_padding(layout, Side::q, RankId{0}), 3);
+  EXPECT_EQ(count_padding(layout, Side::q, RankId{1}), 1);
+}
+
+TEST(PadSide, PutsGivenAndRoundedPaddingBeforeTheTokensOfQueriesAndKeys) {
+  Scenario scenario = make_case({3, 2}, 2, LayoutKind::dual_chunk);
+  scenario.batch.kv_lengths = {1, 7};
+  scenario.batch.slots = {5, 2};  // rounded to 8 and 4
+  scenario.batch.kv_slots = {4, 8};
+  scenario.batch.self_attention = false;
+  scenario.batch.pad_side = PadSide::left;
+  const Layout layout = layout_of(scenario);
+  EXPECT_EQ(valid_ranges(layout, Side::q), (Ranges{{5, 8}, {10, 12}}));
+  EXPECT_EQ(valid_ranges(layout, Side::kv), (Ranges{{3, 4}, {5, 12}}));
+}
+
+TEST(PadSide, LeavesTheTailOfALayoutBehindTheLastSlot) {
+  for (const LayoutKind kind : {LayoutKind::contiguous, LayoutKind::dual_chunk_packed,
+                                LayoutKind::striped, LayoutKind::lpt, LayoutKind::lpt_local}) {
+    Scenario scenario = make_case({4, 3}, 2, kind);
+    scenario.batch.slots = {6, 3};
+    scenario.batch.kv_slots = scenario.batch.slots;
+    scenario.parallel.dispatch_chunk = 2;
+    scenario.batch.pad_side = PadSide::left;
+    const Layout layout = layout_of(scenario);
+    EXPECT_GT(layout.slots.tokens, 9) << to_name(kind);
+    EXPECT_EQ(valid_ranges(layout, Side::q), (Ranges{{2, 6}, {6, 9}})) << to_name(kind);
+  }
+}
+
+TEST(PadSide, PutsThePaddingOfEveryBshdRowBeforeItsTokens) {
+  // Rows of 5 are padded to 6 for two ranks: one more id before the tokens.
+  Scenario scenario = make_case({3, 5}, 2, LayoutKind::contiguous);
+  scenario.batch.qkv_format = QkvFormat::bshd;
+  scenario.batch.slots = {5, 5};
+  scenario.batch.kv_slots = scenario.batch.slots;
+  scenario.batch.pad_side = PadSide::left;
+  const Layout layout = layout_of(scenario);
+  EXPECT_EQ(valid_ranges(layout, Side::q), (Ranges{{3, 6}, {7, 12}}));
+  EXPECT_EQ(query_order(layout), (Order{{0, 1, 2, 6, 7, 8}, {3, 4, 5, 9, 10, 11}}));
+}
+
+TEST(PadSide, CountsTheWorkOfLptChunksWhereTheTokensAre) {
+  // One sequence of 4 tokens at the end of a slot of 8, in chunks of 2: causal areas 0, 0, 3, 7.
+  // The longest two go to different ranks, and the empty ones fill both.
+  Scenario scenario = make_case({4}, 2, LayoutKind::lpt);
+  scenario.batch.slots = scenario.batch.kv_slots = {8};
+  scenario.parallel.dispatch_chunk = 2;
+  scenario.batch.pad_side = PadSide::left;
+  EXPECT_EQ(query_order(layout_of(scenario)), (Order{{0, 1, 6, 7}, {2, 3, 4, 5}}));
+  // At the front the areas are 3, 7, 0, 0.
+  scenario.batch.pad_side = PadSide::right;
+  EXPECT_EQ(query_order(layout_of(scenario)), (Order{{2, 3, 4, 5}, {0, 1, 6, 7}}));
+}
+
+TEST(PadSide, OfThePlanIsThatOfTheScenario) {
+  Plan plan = plan_of(make_case({5, 3}, 2, LayoutKind::dual_chunk));
+  ASSERT_TRUE(check_plan(plan).ok());
+  // A plan that is right for the other side.
+  plan.scenario.batch.pad_side = PadSide::left;
+  const Result<CheckedPlan> checked = check_plan(plan);
+  ASSERT_FALSE(checked.ok());
+  EXPECT_NE(to_text(checked.error()).find("padding before its tokens, 3 and 3 are due"),
+            std::string::npos)
+      << to_text(checked.error());
 }
 
 }  // namespace

@@ -170,6 +170,18 @@ void expect_te_refusal(const Scenario& scenario, const std::string& words) {
       << te_refusal_of(scenario);
 }
 
+TEST(TeView, RefusesPaddingBeforeTheTokensOfASequence) {
+  Scenario scenario = padded_case({16, 6}, {16, 8}, 2);
+  scenario.batch.pad_side = PadSide::left;
+  expect_te_refusal(scenario,
+                    "has no padding before the tokens of a sequence, as pad_side = \"left\" puts "
+                    "it: sequence 1 has 2 queries and 2 keys of it");
+  // Without padding there is no side.
+  scenario = padded_case({16, 8}, {16, 8}, 2);
+  scenario.batch.pad_side = PadSide::left;
+  EXPECT_TRUE(view_as_te(plan_of(scenario)).ok());
+}
+
 TEST(TeView, RefusesByNameWhatTransformerEngineHasNot) {
   expect_te_refusal(make_case({16}, 2, LayoutKind::striped),
                     "supports only layouts dual_chunk and contiguous: striped");

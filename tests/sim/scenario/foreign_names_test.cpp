@@ -56,6 +56,8 @@ TEST(ForeignNames, AnswersKeysOfOtherFrameworksWithTheValue) {
        "attention_chunk_size = 8192: use chunk_size = 8192 in [attention]"},
       {"query_pre_attn_scalar = 256",
        "query_pre_attn_scalar = 256: use softmax_scale = 0.0625 in [attention]"},
+      {"padding_side = \"left\"", "padding_side = \"left\": use pad_side = \"left\" in [batch]"},
+      {"left_pad = false", "left_pad = false: use pad_side = \"right\" in [batch]"},
       {"max_position_embeddings = 8192",
        "max_position_embeddings = 8192: lengths may have any size; leave it out"},
       {"torch_dtype = \"bfloat16\"",

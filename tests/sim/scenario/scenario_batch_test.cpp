@@ -92,6 +92,23 @@ TEST(ScenarioBatch, RefusesRulesThatDisagree) {
                   "batch.lengths has a sequence longer than kv_seqlen: 5 and 4");
 }
 
+TEST(ScenarioBatch, PadsOnTheSideThatIsAskedFor) {
+  EXPECT_EQ(parse_batch("lengths = [3]\n").pad_side, PadSide::right);
+  EXPECT_EQ(parse_batch("lengths = [3]\npad_side = \"right\"\n").pad_side, PadSide::right);
+  const Batch left =
+      parse_batch("qkv_format = \"bshd\"\nlengths = [3, 5]\nseqlen = 8\npad_side = \"left\"\n");
+  EXPECT_EQ(left.pad_side, PadSide::left);
+  EXPECT_EQ(left.slots, (Lengths{8, 8}));
+  expect_contains(reject_batch("lengths = [3]\npad_side = \"front\"\n"),
+                  "batch.pad_side is not one of its choices: \"front\"; choose right or left");
+  expect_contains(reject_batch("lengths = [3]\npad_side = true\n"), "batch.pad_side");
+  for (const char* format : {"thd", "bshd"})
+    expect_contains(reject_batch("qkv_format = \"" + std::string(format) +
+                                 "\"\nlengths = [9]\nslots = [8]\npad_side = \"left\"\n"),
+                    "batch.slots[0] is smaller than its sequence: 8 and 9; a slot holds its valid "
+                    "tokens and the padding before them");
+}
+
 TEST(ScenarioBatch, CountsTokensWithoutOverflow) {
   expect_contains(reject_batch("lengths = [4611686018427387904, 4611686018427387904]\n"),
                   "lesson.toml:6:12: batch.lengths[0..1]: 2 values are above 2147483647, first "

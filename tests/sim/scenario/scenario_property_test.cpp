@@ -95,6 +95,7 @@ Batch pick_batch() {
   batch.kv_slots = has_same_slots ? batch.slots : pick_slots(batch.qkv_format, batch.kv_lengths);
   batch.self_attention = batch.kv_lengths == batch.lengths && batch.kv_slots == batch.slots;
   batch.pad_between_seqs = pick_bool();
+  batch.pad_side = pick(kPadSides);
   return batch;
 }
 
