@@ -174,7 +174,7 @@ void run_queries(const Work& work, const Unit& unit, AlteredRows& result) {
       const double times = altered.times(query.token, token);
       if (times == 0.0) continue;
       const ConstVector key = keys.row(token);
-      add_key(work, query, times, altered.key_ranks[static_cast<size_t>(token)],
+      add_key(work, query, times, altered.rank_of_key(token),
               logit_of(altered, queries.row(i).dot(key)), key,
               row_of(work.inputs.v, token, unit.kv_head), result.queries[row]);
     }
@@ -197,16 +197,18 @@ void add_queries(const Work& work, const Unit& unit, int32_t head, const Rows<do
   const Tensor& lse = *work.request.lse;
   for (int64_t token = 0; token < work.inputs.q.shape[0]; ++token) {
     if (token % kTokensPerBlock == 0 && work.watch.is_cancelled()) return;
-    const double given = lse.values[static_cast<size_t>(token * lse.shape[1] + head)];
-    if (!std::isfinite(given)) continue;
     const ConstVector d_out = row_of(work.inputs.d_out, token, head);
     const double delta = d_out.dot(row_of(*work.request.out, token, head));
-    const auto part = static_cast<size_t>(altered.query_ranks[static_cast<size_t>(token)]);
+    const auto part = static_cast<size_t>(altered.rank_of_query(token));
     for (int64_t i = 0; i < keys.rows(); ++i) {
       const size_t row = unit.rows[static_cast<size_t>(i)];
       const int64_t key = work.request.keys[row].token;
       const double times = altered.times(token, key);
       if (times == 0.0) continue;
+      const int64_t from =
+          altered.lse_row ? altered.lse_row(token, altered.rank_of_key(key)) : token;
+      const double given = lse.values[static_cast<size_t>(from * lse.shape[1] + head)];
+      if (!std::isfinite(given)) continue;
       const ConstVector query = queries.row(token);
       const Logit logit = logit_of(altered, keys.row(i).dot(query));
       const double weight = times * std::exp(logit.value - given);

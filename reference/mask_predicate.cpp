@@ -112,23 +112,15 @@ class SortedMask {
   std::vector<int64_t> ends_;  // [slice] the largest q1 up to it
 };
 
-/// The same mask with only the slices that hold one of the queries [begin, end): all other slices
-/// show them nothing.
-SequenceMask narrow_to_rows(const SequenceMask& mask, int64_t begin, int64_t end) {
+/// The same mask with only the slices that hold one of the queries, or keys, [begin, end): all
+/// other slices show them nothing.
+SequenceMask narrow_to(Side side, const SequenceMask& mask, int64_t begin, int64_t end) {
   SequenceMask narrowed = rules_of(mask);
   for (const MaskSlice& slice : mask.slices) {
-    if (mask.first_query + end > slice.q0 && mask.first_query + begin < slice.q1)
-      narrowed.slices.push_back(slice);
-  }
-  return narrowed;
-}
-
-/// The same mask with only the slices that hold one of the keys [begin, end).
-SequenceMask narrow_to_keys(const SequenceMask& mask, int64_t begin, int64_t end) {
-  SequenceMask narrowed = rules_of(mask);
-  for (const MaskSlice& slice : mask.slices) {
-    if (mask.first_key + end > slice.k0 && mask.first_key + begin < slice.k1)
-      narrowed.slices.push_back(slice);
+    const bool holds =
+        side == Side::q ? mask.first_query + end > slice.q0 && mask.first_query + begin < slice.q1
+                        : mask.first_key + end > slice.k0 && mask.first_key + begin < slice.k1;
+    if (holds) narrowed.slices.push_back(slice);
   }
   return narrowed;
 }
@@ -191,8 +183,8 @@ LiveRows find_live_rows(const Scenario& scenario, const BatchSlots& slots) {
     const int64_t rows = std::max(slot.q_valid, slot.kv_valid);
     for_each_index((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
       const int64_t begin = task * kRowsPerTask, end = std::min(rows, begin + kRowsPerTask);
-      const SequenceMask of_queries = narrow_to_rows(mask, begin, end);
-      const SequenceMask of_keys = narrow_to_keys(mask, begin, end);
+      const SequenceMask of_queries = narrow_to(Side::q, mask, begin, end);
+      const SequenceMask of_keys = narrow_to(Side::kv, mask, begin, end);
       for (int64_t row = begin; row < end; ++row) {
         if (row < slot.q_valid)
           queries[static_cast<size_t>(slot.q_valid_begin() + row)] =
@@ -272,11 +264,11 @@ VisibleKeys find_visible_keys(const SequenceMask& mask, const std::vector<int64_
   const int64_t num_tasks = (num_rows + kRowsPerTask - 1) / kRowsPerTask;
   for_each_index(num_tasks, [&](int64_t task) {
     const int64_t begin = task * kRowsPerTask, end = std::min(num_rows, begin + kRowsPerTask);
-    const SequenceMask near = narrow_to_rows(mask, queries[static_cast<size_t>(begin)],
-                                             queries[static_cast<size_t>(end - 1)] + 1);
+    const SequenceMask near = narrow_to(Side::q, mask, queries[static_cast<size_t>(begin)],
+                                        queries[static_cast<size_t>(end - 1)] + 1);
     for (int64_t row = begin; row < end; ++row) {
       const int64_t i = queries[static_cast<size_t>(row)];
-      rows[static_cast<size_t>(row)] = ask_about_keys(narrow_to_rows(near, i, i + 1), i, keys);
+      rows[static_cast<size_t>(row)] = ask_about_keys(narrow_to(Side::q, near, i, i + 1), i, keys);
     }
   });
 
@@ -294,7 +286,7 @@ VisibleKeys find_visible_keys(const SequenceMask& mask) {
 }
 
 bool sees_a_key(const SequenceMask& mask, int64_t i) {
-  const SequenceMask row = narrow_to_rows(mask, i, i + 1);
+  const SequenceMask row = narrow_to(Side::q, mask, i, i + 1);
   const int64_t diagonal = i + mask.num_keys - mask.num_queries;
   std::vector<int64_t> likely{i, diagonal, 0, mask.num_keys - 1};
   for (const MaskSlice& slice : row.slices) {
@@ -314,7 +306,7 @@ bool sees_a_key(const SequenceMask& mask, int64_t i) {
 }
 
 bool is_seen(const SequenceMask& mask, int64_t j) {
-  const SequenceMask column = narrow_to_keys(mask, j, j + 1);
+  const SequenceMask column = narrow_to(Side::kv, mask, j, j + 1);
   for (const int64_t i :
        {j, j - mask.num_keys + mask.num_queries, mask.num_queries - 1, int64_t{0}}) {
     if (is_visible(column, i, j)) return true;

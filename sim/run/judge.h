@@ -115,10 +115,19 @@ struct AlteredAttention {
   double scale = 1.0;
   double softcap = 0.0;             // 0: off
   std::vector<int32_t> kv_head_of;  // [query head]
+  /// The query whose lse makes the weights of a pair in the gradients; empty: the query itself.
+  std::function<int64_t(int64_t query, int32_t key_rank)> lse_row = {};
   // Results are kept apart by the rank of the other side: a query's by the rank of the key, a key's
   // by the rank of the query.
-  std::vector<int32_t> query_ranks, key_ranks;  // [token] below `ranks`
+  std::vector<int32_t> query_ranks, key_ranks;  // [token] below `ranks`; unused if that is 1
   int32_t ranks = 1;
+
+  int32_t rank_of_query(int64_t token) const {
+    return ranks == 1 ? 0 : query_ranks[static_cast<size_t>(token)];
+  }
+  int32_t rank_of_key(int64_t token) const {
+    return ranks == 1 ? 0 : key_ranks[static_cast<size_t>(token)];
+  }
 };
 
 /// Results of one query row, one part for the keys of each rank, without a sink. A sum is that of

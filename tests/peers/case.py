@@ -18,6 +18,8 @@ class Verdict:
     said: str  # PASS; FAIL and the tensors that failed; raises and the type; same or differs, of an order
     ratio: float | None = None  # the largest of error over budget, of all tensors
     text: str = ""
+    cause: str = ""  # of a FAIL: "this and that", the widest first; the layout of other_layout behind it
+    explained: float = 0.0  # the smallest share of recomputed wrong rows that a cause explains
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Case:
     judge: Callable[[int], Verdict | None]  # judge(rank) in every rank; rank 0's is the verdict
     expected: str = "PASS"  # several, where chance decides: "this or that"
     because: str = ""  # why a verdict that is not PASS or same is the right one
+    cause: str = ""  # that must be named for a FAIL, and no other; "this and that"; empty: no known cause
 
     def verdict(self) -> Verdict:
         try:
@@ -40,7 +43,8 @@ def said(grade: cpscope.Grade) -> Verdict:
     wrong = [name for name in NAMES if name in grade.tensors and not grade.tensors[name]["passed"]]
     ratios = [tensor["rel_l2"] / tensor["budget"] for tensor in grade.tensors.values() if tensor["rel_l2"] is not None and tensor["budget"]]
     said = "PASS" if grade.passed else "FAIL " + " ".join(wrong) if wrong else "BLIND"
-    return Verdict(said, max(ratios, default=None), str(grade))
+    causes = dict.fromkeys(f"{cause['cause']} {cause.get('layout') or ''}".rstrip() for cause in grade.causes)
+    return Verdict(said, max(ratios, default=None), str(grade), " and ".join(causes), min((c["explained"] for c in grade.causes), default=0.0))
 
 
 def graded(scenario: cpscope.Scenario, answer: Callable[[int, Tensors], Mapping[str, Any]], **options: Any) -> Callable[[int], Verdict | None]:

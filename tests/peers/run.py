@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FRAMEWORKS = ("ring_flash_attn", "usp", "torch_ring", "torch_flex", "transformer_engine", "deepspeed", "megatron", "lucidrains", "jax_ring")
+FRAMEWORKS = ("ring_flash_attn", "usp", "torch_ring", "torch_flex", "transformer_engine", "deepspeed", "megatron", "lucidrains", "jax_ring", "planted")
 SECONDS = 1200  # for one framework
 
 # Exact versions: an expected verdict is one of a version. Those of ALONE come without what they depend on: kernels and
@@ -55,9 +55,9 @@ def judge(framework: str) -> None:
     for case in module.cases():
         began = time.monotonic()
         verdict = case.verdict()
-        is_expected = verdict.said in case.expected.split(" or ")
+        is_expected = verdict.said in case.expected.split(" or ") and verdict.cause == case.cause
         print(json.dumps(dict(package=module.PACKAGE, version=version, configuration=case.configuration, ranks=case.ranks, said=verdict.said,
-                              is_expected=is_expected,
+                              is_expected=is_expected, cause=verdict.cause, explained=verdict.explained, expected_cause=case.cause,
                               ratio=verdict.ratio, text=verdict.text, expected=case.expected, because=case.because,
                               seconds=time.monotonic() - began)), flush=True)
 
@@ -72,8 +72,9 @@ def run(python: Path, framework: str) -> list[dict]:
                 continue
             row = json.loads(line)
             rows.append(row)
-            mark = "as expected" if row["is_expected"] else f"WRONG, expected {row['expected']}"
-            print(f"{row['package']} {row['version']}: {row['configuration']}, {row['ranks']} ranks: {row['said']}, {mark}"
+            mark = "as expected" if row["is_expected"] else f"WRONG, expected {row['expected']} ({row['expected_cause'] or 'no cause'})"
+            cause = f" ({row['cause'] or 'no cause'})" if row["said"].startswith("FAIL") else ""
+            print(f"{row['package']} {row['version']}: {row['configuration']}, {row['ranks']} ranks: {row['said']}{cause}, {mark}"
                   f" ({row['seconds']:.1f} s)", flush=True)
             if not row["is_expected"]:
                 print("  | " + row["text"].replace("\n", "\n  | "), flush=True)
@@ -81,22 +82,27 @@ def run(python: Path, framework: str) -> list[dict]:
     if process.returncode or not rows:
         print(errors[-4000:])
         rows.append(dict(package=framework, version="", configuration="all", ranks=0, said=f"ended with code {process.returncode}", ratio=None,
-                         is_expected=False, text="", expected="an end", because="", seconds=0.0))
+                         is_expected=False, cause="", explained=0.0, text="", expected="an end", because="", seconds=0.0))
     return rows
 
 
 def table(rows: list[dict]) -> str:
-    """A list of what each peer passes, then a table of everything else; numbers in parentheses are ranks."""
+    """A list of what each peer passes, then a table of everything else; numbers in parentheses are ranks. Behind a cause, the
+    share of the recomputed wrong rows that it explains."""
     told: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    causes: dict[tuple[str, str, str], str] = {}
     for row in rows:
         said = row["expected"] if row["is_expected"] else row["said"]
-        ranks = told.setdefault((f"{row['package']} {row['version']}", said, row["because"]), {})
+        key = (f"{row['package']} {row['version']}", said, row["because"])
+        ranks = told.setdefault(key, {})
         ranks.setdefault(row["configuration"], []).append(str(row["ranks"]))
+        if said.startswith("FAIL"):
+            causes[key] = f"{row['cause']} ({row['explained']:.0%})" if row["cause"] else "none known"
     texts = {key: "; ".join(f"{name} ({', '.join(ranks)})" for name, ranks in configurations.items()) for key, configurations in told.items()}
     lines = [textwrap.fill(f"- {peer}: {said}: {text}.", 140, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
              for (peer, said, because), text in texts.items() if not because]
-    lines += ["", "| peer | configuration (ranks) | verdict | why |", "| --- | --- | --- | --- |"]
-    lines += [f"| {peer} | {text} | {said} | {because} |" for (peer, said, because), text in texts.items() if because]
+    lines += ["", "| peer | configuration (ranks) | verdict | cause named | why |", "| --- | --- | --- | --- | --- |"]
+    lines += [f"| {key[0]} | {text} | {key[1]} | {causes.get(key, '')} | {key[2]} |" for key, text in texts.items() if key[2]]
     return "\n".join(lines) + "\n"
 
 

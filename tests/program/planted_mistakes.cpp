@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -443,6 +444,21 @@ std::vector<PlantedMistake> make_mistakes() {
         const bool is_own = a.sequence >= 0 && a.sequence == b.sequence && a.rank == b.rank;
         return is_own || asked.is_visible(i, j) ? 1.0 : 0.0;
       }));
+  // A causal ring over two chunks a rank that takes the wrong halves of later steps.
+  for (const auto& [name, cut, is_late] : std::initializer_list<std::tuple<const char*, int, bool>>{
+           {"RingStepTakenForLater", 0, true}, {"HalvesCutOneRowEarly", -1, false}})
+    add(name, "mask_shifted", causal, "",
+        by_pairs([cut, is_late](const Wrong& asked, int64_t i, int64_t j) {
+          const TokenPlace &a = asked.q[i], &b = asked.k[j];
+          if (a.sequence < 0 || a.sequence != b.sequence) return 0.0;
+          if (a.rank == b.rank) return asked.is_visible(i, j) ? 1.0 : 0.0;
+          const Layout& layout = asked.plan.layout;
+          const auto& slot = layout.slots.sequences[static_cast<size_t>(a.slot)];
+          const int64_t half = slot.q_slot / (2 * layout.cp_size) + cut;
+          const bool is_earlier = b.rank < a.rank && !(is_late && b.rank == 0);
+          return (is_earlier ? b.local_of_slot < half : a.local_of_slot >= half) ? 1.0 : 0.0;
+        }),
+        "cp_comm_type = \"p2p\"\nlayout = \"dual_chunk\"");
   for (const char* how : {"mean", "sum", "base_e"})
     add(fmt::format("PartialsMergedBy_{}", how), "merge_without_lse", "", "",
         by_attention([how](const Plan&, const Wrong&) { return WrongAttention{.merge = how}; }),

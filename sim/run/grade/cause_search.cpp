@@ -2,11 +2,13 @@
 
 #include "sim/run/grade/merged_rows.h"
 #include "sim/run/grade/row_moves_search.h"
+#include "sim/run/grade/row_predictor.h"
 #include "sim/run/grade/suspects.h"
 #include "sim/run/grade/wrong_rows.h"
 #include "sim/run/run_inputs.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -21,8 +23,6 @@
 namespace cpscope {
 namespace {
 
-/// Parts are kept apart for at most this many ranks.
-constexpr int32_t kMostRanksApart = 256;
 /// Wrong rows of a tensor that are tried first.
 constexpr int64_t kFirstTry = 6;
 /// Work of a search: pairs of a row and a token, times head_dim, over all suspects.
@@ -31,6 +31,8 @@ constexpr double kMostWork = 2e11;
 constexpr double kSuspects = 45;
 
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
+/// Tensors that are computed from others.
+const std::vector<std::string_view> kGradients{"dq", "dk", "dv"};
 
 bool is_of_keys(std::string_view name) { return name == "dk" || name == "dv"; }
 
@@ -86,12 +88,13 @@ class Search {
     return std::nullopt;
   }
 
-  /// Of one suspect: the mask of every pair, and the products of the visible ones.
+  /// Of one suspect: the mask of every pair, and the products of the visible ones. The witness
+  /// searches the slices.
   double work_of_a_row() const {
     const double tokens =
         static_cast<double>(std::max(plan_.layout.slots.tokens, plan_.layout.slots.kv_tokens));
     return tokens * (plan_.scenario.attention.head_dim_qk + 64.0 +
-                     static_cast<double>(plan_.scenario.attention.slices.size()));
+                     8.0 * std::bit_width(plan_.scenario.attention.slices.size()));
   }
 
   SampleSizes sample_sizes() const {
@@ -109,12 +112,13 @@ class Search {
       if (!member || !tensor.has_failed() || !tensor.judged) continue;
       const Tensor &seen = search_.seen.**member, &exact = search_.exact.**member;
       const Side side = is_of_keys(tensor.name) ? Side::kv : Side::q;
+      const Dtype dtype = tensor.name == "lse" ? Dtype::fp32 : plan_.scenario.numerics.dtype;
       const std::vector<int64_t>& tokens = tokens_by(side);
       const int64_t heads = exact.shape.size() > 1 ? exact.shape[1] : 0;
       if (seen.shape.size() != exact.shape.size() || heads == 0 ||
           std::ssize(tensor.row_budgets) != std::ssize(tokens) * heads)
         continue;
-      WrongTensor found = find_wrong_rows(tensor, seen, exact, side, tokens,
+      WrongTensor found = find_wrong_rows(tensor, seen, exact, dtype, side, tokens,
                                           valid_ids(plan_.layout.slots, side), sizes);
       if (!found.wrong.empty() && !is_convention(found)) tensors_.push_back(std::move(found));
     }
@@ -193,8 +197,7 @@ class Search {
                         search_.seen.*member,
                         {search_.exact.*member, tokens_by(tensors_[t].side)},
                         std::nullopt,
-                        maker_,
-                        plan_.scenario.numerics.dtype};
+                        maker_};
       if (is_of_keys(tensors_[t].name))
         moves.twin.emplace(tensors_[t].name == "dk" ? search_.exact.dv : search_.exact.dk,
                            key_tokens_);
@@ -220,37 +223,41 @@ class Search {
     if (!has_pairs()) return std::nullopt;
     if (work_of_a_row() * kSuspects * kFirstTry > kMostWork) {
       grade_.common.push_back(
-          "the batch is too large, or its mask has too many slices, to look for a cause in mask, "
-          "positions and parts");
+          "the batch is too large to look for a cause in mask, positions and parts");
       return std::nullopt;
     }
     // Where several mistakes give the same answers, the first is named: gradients that nobody added
     // up, then what is simple to say, then parts of it.
-    std::vector<PartsMistake> first{{.name = "", .text = "as specified"}}, parts;
+    using Parts = SuspectMaker::Parts;
+    std::vector<PartsMistake> first, parts;
+    if (std::any_of(tensors_.begin(), tensors_.end(),
+                    [](const WrongTensor& tensor) { return !tensor.is_gradient(); }))
+      first.push_back({.name = "", .text = "as specified", .tensors = kGradients});
     const bool has_parts = plan_.layout.cp_size > 1 && plan_.layout.cp_size <= kMostRanksApart;
-    if (has_parts) parts = maker_.parts_mistakes();
+    if (has_parts) parts = maker_.parts_mistakes(Parts::of_ranks);
     const auto is_first = [](const PartsMistake& part) {
       return part.name == "local_gradients_only";
     };
     std::copy_if(parts.begin(), parts.end(), std::back_inserter(first), is_first);
     std::erase_if(parts, is_first);
-    if (auto error = try_suspect(maker_.as_asked(has_parts), first)) return error;
-    for (const Suspect& suspect : maker_.make())
-      if (auto error = try_suspect(suspect, {{.name = suspect.name, .text = suspect.text}}))
-        return error;
-    return has_parts ? try_suspect(maker_.as_asked(true), parts) : std::nullopt;
+    const Suspect specified = maker_.as_asked(has_parts ? Parts::of_ranks : Parts::none);
+    Evaluations evaluations;
+    std::optional<Error> error = try_suspect(specified, first, evaluations);
+    maker_.make([&](const Suspect& suspect) {
+      Evaluations own;
+      if (!error) error = try_suspect(suspect, {{.name = suspect.name, .text = suspect.text}}, own);
+    });
+    if (error || !has_parts) return error;
+    error = try_suspect(specified, parts, evaluations);
+    if (error || plan_.scenario.parallel.comm_type != CommType::a2a_p2p) return error;
+    Evaluations of_groups;
+    return try_suspect(maker_.as_asked(Parts::of_p2p_groups),
+                       maker_.parts_mistakes(Parts::of_p2p_groups), of_groups);
   }
 
-  /// Rows of a request, and where the rows of each tensor are among them.
-  struct Rows {
-    AlteredRequest request;
-    std::map<RowAddress, size_t> queries, keys;
-
-    void add(Side side, const RowAddress& at) {
-      auto& places = side == Side::q ? queries : keys;
-      auto& rows = side == Side::q ? request.queries : request.keys;
-      if (places.emplace(at, rows.size()).second) rows.push_back(at);
-    }
+  /// What the oracle said of one suspect: of a few rows, and of all.
+  struct Evaluations {
+    std::optional<Evaluation> few, all;
   };
 
   /// The out and lse from which gradients of keys are computed.
@@ -276,31 +283,34 @@ class Search {
   }
 
   std::optional<Error> try_suspect(const Suspect& suspect,
-                                   const std::vector<PartsMistake>& mistakes) {
+                                   const std::vector<PartsMistake>& mistakes,
+                                   Evaluations& evaluations) {
+    if (mistakes.empty()) return std::nullopt;
     // A few rows tell most suspects apart from what was seen.
-    Result<std::vector<Explanation>> first = fit_suspect(suspect, mistakes, kFirstTry);
-    if (!first) return first.error();
+    if (auto error = evaluate(suspect, kFirstTry, evaluations.few)) return error;
+    const std::vector<Explanation> first =
+        fit_suspect(suspect, mistakes, *evaluations.few, kFirstTry);
     std::vector<PartsMistake> likely;
     for (size_t m = 0; m < mistakes.size(); ++m) {
-      const auto& fits = first.value()[m].fits;
+      const auto& fits = first[m].fits;
       if (std::any_of(fits.begin(), fits.end(), [](const RowFit& fit) {
             return fit.wrong > 0 && fit.explained * 3 >= fit.wrong * 2;
           }))
         likely.push_back(mistakes[m]);
     }
     if (likely.empty()) return std::nullopt;
-    Result<std::vector<Explanation>> whole =
-        fit_suspect(suspect, likely, std::numeric_limits<int64_t>::max());
-    if (!whole) return whole.error();
-    for (Explanation& explanation : whole.value()) explanations_.push_back(std::move(explanation));
+    constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+    if (auto error = evaluate(suspect, kAll, evaluations.all)) return error;
+    for (Explanation& explanation : fit_suspect(suspect, likely, *evaluations.all, kAll))
+      explanations_.push_back(std::move(explanation));
     return std::nullopt;
   }
 
-  /// The fits of each mistake in the first rows of every tensor.
-  Result<std::vector<Explanation>> fit_suspect(const Suspect& suspect,
-                                               const std::vector<PartsMistake>& mistakes,
-                                               int64_t most_rows) {
-    Rows rows;
+  /// Computes the first rows of every tensor under a mistake, unless that was done before.
+  std::optional<Error> evaluate(const Suspect& suspect, int64_t most_rows,
+                                std::optional<Evaluation>& evaluation) {
+    if (evaluation) return std::nullopt;
+    AskedRows rows;
     rows.request.has_gradients = !inputs_.d_out.values.empty();
     const Given from = given();
     for (const WrongTensor& tensor : tensors_) {
@@ -328,95 +338,49 @@ class Search {
       rows.request.out = &own->out;
       rows.request.lse = &own->lse;
     }
-    const Result<AlteredRows> altered =
+    Result<AlteredRows> altered =
         toolbox_.oracle.altered(inputs_, suspect.attention, rows.request, control_);
     if (!altered) return altered.error();
+    rows.request.out = rows.request.lse = nullptr;
+    evaluation = Evaluation{std::move(rows), std::move(altered).value()};
+    return std::nullopt;
+  }
+
+  /// The fits of each mistake in the first rows of every tensor.
+  std::vector<Explanation> fit_suspect(const Suspect& suspect,
+                                       const std::vector<PartsMistake>& mistakes,
+                                       const Evaluation& evaluation, int64_t most_rows) const {
+    const RowPredictor predictor{plan_, inputs_, search_.seen, given().lse, suspect, evaluation};
     std::vector<Explanation> fitted;
     for (const PartsMistake& mistake : mistakes) {
       fitted.push_back(start_explanation(mistake.name, mistake.text, suspect.layout));
       for (size_t t = 0; t < tensors_.size(); ++t) {
         const WrongTensor& tensor = tensors_[t];
-        const bool is_of_key = tensor.side == Side::kv;
-        if (is_of_key ? mistake.of_queries_only : mistake.of_keys_only) continue;
-        if (mistake.of_queries_only && tensor.name == "dq") continue;
-        if (is_of_key && rows.request.keys.empty()) continue;
-        fitted.back().fits[t] =
-            fit_rows(tensor, suspect, mistake, rows, altered.value(), most_rows);
+        const bool can_be_wrong =
+            mistake.tensors.empty() || std::find(mistake.tensors.begin(), mistake.tensors.end(),
+                                                 tensor.name) != mistake.tensors.end();
+        if (can_be_wrong && (tensor.side == Side::q || !evaluation.rows.request.keys.empty()))
+          fitted.back().fits[t] = fit_rows(tensor, mistake, predictor, most_rows);
       }
     }
     return fitted;
   }
 
-  RowFit fit_rows(const WrongTensor& tensor, const Suspect& suspect, const PartsMistake& mistake,
-                  const Rows& rows, const AlteredRows& altered, int64_t most_rows) const {
+  static RowFit fit_rows(const WrongTensor& tensor, const PartsMistake& mistake,
+                         const RowPredictor& predictor, int64_t most_rows) {
     RowFit fit;
-    for (const bool is_wrong : {true, false}) {
-      const std::vector<JudgedRow>& list = is_wrong ? tensor.wrong : tensor.right;
-      for (int64_t i = 0; i < std::min(most_rows, std::ssize(list)); ++i) {
-        const JudgedRow& row = list[static_cast<size_t>(i)];
-        const std::vector<double> predicted = predict(tensor, suspect, mistake, rows, altered, row);
-        const bool is_near = tensor.excess(row, predicted) <= 1;
-        if (is_wrong) {
-          ++fit.wrong;
-          fit.explained += is_near ? 1 : 0;
-        } else {
-          ++fit.right;
-          fit.contradicted += is_near ? 0 : 1;
-        }
-      }
+    for (const JudgedRow& row : tensor.wrong) {
+      if (fit.wrong == most_rows) break;
+      ++fit.wrong;
+      fit.explained += tensor.explains(row, predictor.predict(tensor, mistake, row.at)) ? 1 : 0;
+    }
+    for (const JudgedRow& row : tensor.right) {
+      if (fit.right == most_rows) break;
+      ++fit.right;
+      fit.contradicted +=
+          tensor.excess(row, predictor.predict(tensor, mistake, row.at)) > 1 ? 1 : 0;
     }
     return fit;
-  }
-
-  std::vector<double> predict(const WrongTensor& tensor, const Suspect& suspect,
-                              const PartsMistake& mistake, const Rows& rows,
-                              const AlteredRows& altered, const JudgedRow& row) const {
-    if (tensor.side == Side::kv) {
-      const KeyParts& parts = altered.keys[rows.keys.at(row.at)];
-      return add_parts(tensor.name == "dk" ? parts.dk : parts.dv, suspect, mistake, row.at.token);
-    }
-    const QueryParts& parts = altered.queries[rows.queries.at(row.at)];
-    const auto at = static_cast<size_t>(row.at.token);
-    const int32_t rank = suspect.attention.query_ranks[at];
-    std::vector<double> times(parts.top.size(), 1.0);
-    if (mistake.times)
-      for (size_t key = 0; key < times.size(); ++key)
-        times[key] = mistake.times(rank, static_cast<int32_t>(key));
-    const double sink = inputs_.sink.empty() ? 0.0 : inputs_.sink[static_cast<size_t>(row.at.head)];
-    const auto seen_parts = std::count_if(parts.top.begin(), parts.top.end(),
-                                          [](double top) { return top != kNothing; });
-    const double sinks = suspect.sinks * (mistake.has_sink_in_every_part ? seen_parts : 1);
-    const MergedRow merged = mistake.merge == PartsMistake::Merge::by_lse
-                                 ? merge_parts(parts, times, sink, sinks)
-                                 : merge_wrongly(parts, mistake.merge, rank);
-    if (tensor.name == "out") return merged.out;
-    if (tensor.name == "lse") return {merged.lse};
-    return predict_dq(parts, times, merged, row.at);
-  }
-
-  /// dq from the answer's own out and lse, or from those that the mistake gives.
-  std::vector<double> predict_dq(const QueryParts& parts, const std::vector<double>& times,
-                                 const MergedRow& merged, const RowAddress& at) const {
-    const size_t lanes = parts.dq_1.size() / parts.top.size();
-    std::vector<double> dq(lanes, 0.0);
-    const size_t row = static_cast<size_t>(at.token * plan_.scenario.attention.heads + at.head);
-    const double lse = search_.seen.lse.values.empty() ? merged.lse : search_.seen.lse.values[row];
-    const std::span<const double> out =
-        search_.seen.out.values.empty() ? std::span<const double>(merged.out)
-                                        : std::span(search_.seen.out.values)
-                                              .subspan(row * merged.out.size(), merged.out.size());
-    if (!std::isfinite(lse)) return dq;
-    double delta = 0;
-    for (size_t lane = 0; lane < out.size(); ++lane)
-      delta += out[lane] * inputs_.d_out.values[row * out.size() + lane];
-    for (size_t rank = 0; rank < parts.top.size(); ++rank) {
-      if (times[rank] == 0 || parts.top[rank] == kNothing) continue;
-      const double weight = times[rank] * std::exp(parts.top[rank] - lse);
-      for (size_t lane = 0; lane < lanes; ++lane)
-        dq[lane] +=
-            weight * (parts.dq_p[rank * lanes + lane] - delta * parts.dq_1[rank * lanes + lane]);
-    }
-    return dq;
   }
 
   /// The whole out and lse under a mistake; nothing if that is too much work.
@@ -433,8 +397,6 @@ class Search {
         request.queries.push_back({token, head});
     Suspect whole = suspect;
     whole.attention.ranks = 1;
-    std::fill(whole.attention.query_ranks.begin(), whole.attention.query_ranks.end(), 0);
-    std::fill(whole.attention.key_ranks.begin(), whole.attention.key_ranks.end(), 0);
     const Result<AlteredRows> rows =
         toolbox_.oracle.altered(inputs_, whole.attention, request, control_);
     if (!rows) return rows.error();

@@ -8,14 +8,24 @@
 
 namespace cpscope {
 
-std::vector<PartsMistake> SuspectMaker::parts_mistakes() const {
-  const int32_t ranks = plan_.layout.cp_size;
+std::vector<PartsMistake> SuspectMaker::parts_mistakes(Parts parts) const {
+  const bool is_of_ranks = parts == Parts::of_ranks;
+  const int32_t ranks = plan_.layout.cp_size / (is_of_ranks ? 1 : scenario_.parallel.a2a_size);
+  const char* rank_noun = is_of_ranks ? "rank" : "p2p group";
+  const std::vector<std::string_view> of_keys{"dk", "dv"}, of_queries{"out", "lse"};
   std::vector<PartsMistake> all;
   all.push_back({.name = "local_gradients_only",
-                 .text = "a rank's dk and dv hold the gradients of its own queries alone",
+                 .text = fmt::format("a {}'s dk and dv hold the gradients of its own queries alone",
+                                     rank_noun),
                  .times = [](int32_t q, int32_t k) { return q == k ? 1.0 : 0.0; },
-                 .of_keys_only = true});
-  const bool is_ring = scenario_.parallel.comm_type == CommType::p2p;
+                 .tensors = of_keys});
+  const bool is_ring = scenario_.parallel.comm_type == CommType::p2p || !is_of_ranks;
+  if (is_ring)
+    all.push_back({.name = "buffer_reused",
+                   .text = "dq is twice the part of the last ring step: the sum and the results of "
+                           "the steps share a buffer",
+                   .tensors = {"dq"},
+                   .reuses_buffer = true});
   for (const auto& [times, name, what] :
        std::initializer_list<std::tuple<double, const char*, const char*>>{
            {0.0, "partial_missing", "is missing"},
@@ -24,9 +34,8 @@ std::vector<PartsMistake> SuspectMaker::parts_mistakes() const {
       if (ranks == 2 && times == 0.0 && apart == 1) continue;  // every rank alone
       all.push_back({.name = name,
                      .text = is_ring
-                                 ? fmt::format("the partial of ring step {}, rank r - {}'s "
-                                               "keys, {}",
-                                               apart + 1, apart, what)
+                                 ? fmt::format("the partial of ring step {}, {} r - {}'s keys, {}",
+                                               apart + 1, rank_noun, apart, what)
                                  : fmt::format("the part of rank r - {}'s keys {}", apart, what),
                      .times = [apart, ranks, times](int32_t q, int32_t k) {
                        return (q - k + ranks) % ranks == apart ? times : 1.0;
@@ -34,16 +43,16 @@ std::vector<PartsMistake> SuspectMaker::parts_mistakes() const {
     }
     for (int32_t rank = 0; rank < ranks; ++rank) {
       all.push_back({.name = name,
-                     .text = fmt::format("the part of rank {}'s keys {}", rank, what),
+                     .text = fmt::format("the part of {} {}'s keys {}", rank_noun, rank, what),
                      .times = [rank, times](int32_t q, int32_t k) {
                        return k == rank && q != rank ? times : 1.0;
                      }});
       all.push_back(
           {.name = name,
-           .text = fmt::format("the share of rank {}'s queries {}", rank, what),
+           .text = fmt::format("the share of {} {}'s queries {}", rank_noun, rank, what),
            .times = [rank, times](int32_t q,
                                   int32_t k) { return q == rank && k != rank ? times : 1.0; },
-           .of_keys_only = true});
+           .tensors = of_keys});
     }
   }
   using Merge = PartsMistake::Merge;
@@ -55,12 +64,19 @@ std::vector<PartsMistake> SuspectMaker::parts_mistakes() const {
            {Merge::base_e, "parts are weighed by e to the power of their lse to base 2"},
            {Merge::last_step, "the last part overwrites the others"}})
     all.push_back(
-        {.name = "merge_without_lse", .text = text, .merge = merge, .of_queries_only = true});
+        {.name = "merge_without_lse", .text = text, .tensors = of_queries, .merge = merge});
+  const Dtype dtype = scenario_.numerics.dtype;
+  if (dtype == Dtype::bf16 || dtype == Dtype::fp16)
+    all.push_back(
+        {.name = "merge_in_dtype",
+         .text = fmt::format("out and lse are rounded to {} in every merge", to_name(dtype)),
+         .tensors = of_queries,
+         .merge = Merge::in_dtype});
   if (scenario_.attention.softmax_type != SoftmaxType::vanilla)
     all.push_back({.name = "sink_counted_twice",
                    .text = "the sink enters with every part that sees a key",
-                   .has_sink_in_every_part = true,
-                   .of_queries_only = true});
+                   .tensors = of_queries,
+                   .has_sink_in_every_part = true});
   return all;
 }
 

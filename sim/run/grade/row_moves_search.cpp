@@ -1,6 +1,7 @@
 #include "sim/run/grade/row_moves_search.h"
 
 #include "sim/run/dtype.h"
+#include "sim/run/grade/tensor_grader.h"
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +28,7 @@ RowFit fit_of(const WrongTensor& tensor, const Predict& predict) {
   for (const JudgedRow& row : tensor.wrong) {
     const auto predicted = predict(row);
     ++fit.wrong;
-    fit.explained += predicted && tensor.excess(row, *predicted) <= 1 ? 1 : 0;
+    fit.explained += predicted && tensor.explains(row, *predicted) ? 1 : 0;
   }
   for (const JudgedRow& row : tensor.right) {
     const auto predicted = predict(row);
@@ -168,25 +169,16 @@ class Moves {
 
   /// Values that a narrower type holds, as right as it can hold them.
   void look_for_narrow_values() {
-    for (const auto& [narrow, name] : std::initializer_list<std::pair<Dtype, const char*>>{
-             {Dtype::bf16, "rounded_to_bf16"}, {Dtype::fp16, "rounded_to_fp16"}}) {
-      const Dtype own = tensor_.name == "lse" ? Dtype::fp32 : search_.dtype;
-      if (unit_roundoff(narrow) <= unit_roundoff(own)) continue;
-      const auto& values = search_.seen.values;
-      if (!std::all_of(values.begin(), values.end(), [&, type = narrow](double value) {
-            return !std::isfinite(value) || round_to(type, value) == value;
-          }))
-        continue;
-      add(name,
-          fmt::format("all values fit {}, and are as right as it can hold them", to_name(narrow)),
-          [type = narrow](const JudgedRow& row) -> std::optional<std::vector<double>> {
-            for (size_t lane = 0; lane < row.seen.size(); ++lane)
-              if (!(std::abs(row.seen[lane] - row.exact[lane]) <=
-                    2 * unit_roundoff(type) * std::max(std::abs(row.seen[lane]), 1e-4)))
-                return std::nullopt;
-            return copy_of(row.seen);
-          });
-    }
+    if (!tensor_.narrow) return;
+    add(fmt::format("rounded_to_{}", to_name(*tensor_.narrow)),
+        fmt::format("all values fit {}, and are as right as it can hold them",
+                    to_name(*tensor_.narrow)),
+        [this](const JudgedRow& row) -> std::optional<std::vector<double>> {
+          const double error = 2 * unit_roundoff(*tensor_.narrow) *
+                               row_norm(row.exact.data(), std::ssize(row.exact));
+          if (row_distance(row.seen, row.exact) > row.allowed + error) return std::nullopt;
+          return copy_of(row.seen);
+        });
   }
 
   /// dk and dv added up, of the own rows or of a neighbour's.
@@ -242,9 +234,9 @@ class Moves {
         std::move(layout));
   }
 
-  static std::vector<int64_t> ids_of(const TokenPlaces& places) {
+  static std::vector<int64_t> ids_of(const std::vector<std::vector<int64_t>>& by_rank) {
     std::vector<int64_t> all;
-    for (const auto& ids : places.ids) all.insert(all.end(), ids.begin(), ids.end());
+    for (const auto& ids : by_rank) all.insert(all.end(), ids.begin(), ids.end());
     return all;
   }
 
@@ -255,46 +247,38 @@ class Moves {
     for (int32_t shift = 1; shift < std::min(ranks, kMostRanks); ++shift)
       add_move("ranks_exchanged", fmt::format("rank r holds rank r + {}'s rows", shift),
                by_rank_shift(shift));
+    const auto add_moves = [&](const char* name, std::string text, const std::vector<int64_t>& ids,
+                               std::string layout = {}) {
+      add_move(
+          name, std::move(text), [&](int64_t token) { return ids[static_cast<size_t>(token)]; },
+          std::move(layout));
+    };
     for (const SuspectMaker::OtherLayout& other : search_.maker.other_layouts()) {
-      const TokenPlaces& foreign = tensor_.side == Side::q ? other.queries : other.keys;
-      const auto from_to = [](const TokenPlaces& from, const TokenPlaces& to) -> Move {
-        return [&from, &to](int64_t token) -> int64_t {
-          const auto at = static_cast<size_t>(token);
-          const auto& ids = to.ids[static_cast<size_t>(from.rank[at])];
-          const auto local = static_cast<size_t>(from.local[at]);
-          return local < ids.size() ? ids[local] : -1;
-        };
-      };
+      const auto& foreign = tensor_.side == Side::q ? other.query_ids : other.key_ids;
       // A packed tensor is in the order of contiguous parts.
       const std::vector<int64_t> ids = ids_of(foreign);
       const bool is_packed = std::is_sorted(ids.begin(), ids.end());
-      add_move("other_layout",
-               fmt::format("the rows are in the order of layout {}{}", other.name,
-                           is_packed ? ", as in a packed tensor (--order packed)" : ""),
-               from_to(places_, foreign), other.name);
+      add_moves("other_layout",
+                fmt::format("the rows are in the order of layout {}{}", other.name,
+                            is_packed ? ", as in a packed tensor (--order packed)" : ""),
+                ids_in(places_.ids, foreign), other.name);
       if (is_packed) continue;  // then they are in rank order, see below
-      add_move("other_layout",
-               fmt::format("the rows were put back by the order of layout {}", other.name),
-               from_to(foreign, places_), other.name);
+      add_moves("other_layout",
+                fmt::format("the rows were put back by the order of layout {}", other.name),
+                ids_in(foreign, places_.ids), other.name);
     }
-    const std::vector<int64_t> order = ids_of(places_);
+    const std::vector<int64_t> order = ids_of(places_.ids);
     std::vector<int64_t> inverse(order.size());
     for (size_t row = 0; row < order.size(); ++row)
       inverse[static_cast<size_t>(order[row])] = static_cast<int64_t>(row);
     if (!std::is_sorted(order.begin(), order.end())) {
-      add_move("rows_exchanged",
-               "all rows agree when they are read in packed order: --order packed",
-               [&](int64_t token) { return inverse[static_cast<size_t>(token)]; });
-      add_move("rows_exchanged", "all rows agree when they are read in rank order: --order rank",
-               [&](int64_t token) { return order[static_cast<size_t>(token)]; });
+      add_moves("rows_exchanged",
+                "all rows agree when they are read in packed order: --order packed", inverse);
+      add_moves("rows_exchanged", "all rows agree when they are read in rank order: --order rank",
+                order);
     }
-    add_move("rows_exchanged", "each rank's halves are exchanged", [this](int64_t token) {
-      const auto at = static_cast<size_t>(token);
-      const auto& ids = places_.ids[static_cast<size_t>(places_.rank[at])];
-      const size_t half = ids.size() / 2;
-      const auto local = static_cast<size_t>(places_.local[at]);
-      return ids.size() % 2 == 1 ? int64_t{-1} : ids[(local + half) % ids.size()];
-    });
+    add_moves("rows_exchanged", "each rank's halves are exchanged",
+              ids_with_halves_exchanged(places_));
   }
 
   /// Looks for the exact row that a wrong row holds.

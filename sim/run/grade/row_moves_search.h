@@ -45,7 +45,6 @@ struct MovesSearch {
   ExactRows rows;
   std::optional<ExactRows> twin;  // dv for dk, dk for dv
   const SuspectMaker& maker;
-  Dtype dtype = Dtype::bf16;  // of the scenario
 };
 
 /// Mistakes that are seen in the values of one tensor alone, each with its one fit: zeros, rows

@@ -12,12 +12,6 @@
 namespace cpscope {
 namespace {
 
-bool is_causal(MaskType type) {
-  return type == MaskType::causal || type == MaskType::padding_causal;
-}
-bool is_bottom_right(MaskType type) {
-  return type == MaskType::causal_bottom_right || type == MaskType::padding_causal_bottom_right;
-}
 bool has_window(const Attention& attention) {
   return attention.window_left >= 0 || attention.window_right >= 0;
 }
@@ -43,17 +37,11 @@ std::vector<int64_t> count_from_zero(int64_t count) {
   return numbers;
 }
 
-/// [token] The id of the token that another layout has in the same row of the same rank.
-std::vector<int64_t> ids_in(const TokenPlaces& own, const TokenPlaces& other) {
-  std::vector<int64_t> ids(own.sequence.size());
-  for (size_t at = 0; at < ids.size(); ++at)
-    ids[at] = other.ids[static_cast<size_t>(own.rank[at])][static_cast<size_t>(own.local[at])];
-  return ids;
-}
+using Ids = std::vector<std::vector<int64_t>>;
 
-/// True if every rank owns as many tokens in both layouts.
-bool have_same_sizes(const TokenPlaces& own, const TokenPlaces& other) {
-  return std::equal(own.ids.begin(), own.ids.end(), other.ids.begin(), other.ids.end(),
+/// True if every rank owns as many tokens in both orders.
+bool have_same_sizes(const Ids& own, const Ids& other) {
+  return std::equal(own.begin(), own.end(), other.begin(), other.end(),
                     [](const auto& a, const auto& b) { return a.size() == b.size(); });
 }
 
@@ -72,7 +60,8 @@ SuspectMaker::SuspectMaker(const Plan& plan, const MaskWitness& witness)
       scenario_(plan.scenario),
       witness_(witness),
       queries_(places_of(plan.layout, Side::q)),
-      keys_(places_of(plan.layout, Side::kv)) {
+      keys_(places_of(plan.layout, Side::kv)),
+      kind_(plan.layout.kind) {
   for (const LayoutKind kind :
        {LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
         LayoutKind::striped, LayoutKind::lpt, LayoutKind::lpt_local}) {
@@ -89,14 +78,31 @@ SuspectMaker::SuspectMaker(const Plan& plan, const MaskWitness& witness)
         layout.value().slots.tokens != plan.layout.slots.tokens ||
         layout.value().slots.kv_tokens != plan.layout.slots.kv_tokens)
       continue;
-    OtherLayout found{std::string(to_name(kind)), places_of(layout.value(), Side::q),
-                      places_of(layout.value(), Side::kv)};
-    if (have_same_sizes(queries_, found.queries) && have_same_sizes(keys_, found.keys))
-      others_.push_back(std::move(found));
+    OtherLayout found{std::string(to_name(kind)), ids_by_rank(layout.value(), Side::q),
+                      ids_by_rank(layout.value(), Side::kv)};
+    if (!add_other(std::move(found)) && kind_ == LayoutKind::indices)
+      kind_ = kind;  // an imported order may be one of these
   }
+  const int32_t inner = scenario_.parallel.a2a_size, outer = plan.layout.cp_size / inner;
+  if (scenario_.parallel.comm_type != CommType::a2a_p2p) return;
+  // Ranks that are numbered as if the a2a level were the outer one.
+  OtherLayout swapped{fmt::format("{}, ranks of an a2a group {} apart", to_name(kind_), outer)};
+  for (int32_t rank = 0; rank < plan.layout.cp_size; ++rank) {
+    const auto other = static_cast<size_t>(rank % outer * inner + rank / outer);
+    swapped.query_ids.push_back(queries_.ids[other]);
+    swapped.key_ids.push_back(keys_.ids[other]);
+  }
+  add_other(std::move(swapped));
 }
 
-Suspect SuspectMaker::as_asked(bool by_rank) const {
+bool SuspectMaker::add_other(OtherLayout other) {
+  if (other.query_ids == queries_.ids && other.key_ids == keys_.ids) return false;
+  if (have_same_sizes(queries_.ids, other.query_ids) && have_same_sizes(keys_.ids, other.key_ids))
+    others_.push_back(std::move(other));
+  return true;
+}
+
+Suspect SuspectMaker::as_asked(Parts parts) const {
   Suspect suspect;
   AlteredAttention& altered = suspect.attention;
   altered.times = by_mask(scenario_);
@@ -109,9 +115,14 @@ Suspect SuspectMaker::as_asked(bool by_rank) const {
   altered.scale = scenario_.attention.effective_scale();
   altered.softcap = scenario_.attention.softcap;
   altered.kv_head_of = heads_in_groups(scenario_.attention);
-  altered.ranks = by_rank ? plan_.layout.cp_size : 1;
-  altered.query_ranks = by_rank ? queries_.rank : std::vector<int32_t>(queries_.rank.size(), 0);
-  altered.key_ranks = by_rank ? keys_.rank : std::vector<int32_t>(keys_.rank.size(), 0);
+  if (parts != Parts::none) {
+    const int32_t size = parts == Parts::of_ranks ? 1 : scenario_.parallel.a2a_size;
+    altered.ranks = plan_.layout.cp_size / size;
+    altered.query_ranks = queries_.rank;
+    altered.key_ranks = keys_.rank;
+    for (auto* ranks : {&altered.query_ranks, &altered.key_ranks})
+      for (int32_t& rank : *ranks) rank /= size;
+  }
   suspect.sinks = scenario_.attention.softmax_type == SoftmaxType::vanilla ? 0.0 : 1.0;
   return suspect;
 }
@@ -146,10 +157,17 @@ SuspectMaker::Times SuspectMaker::by_positions(std::vector<int64_t> queries,
 }
 
 Suspect SuspectMaker::with_times(const char* name, std::string text, Times times) const {
-  Suspect suspect = as_asked(false);
+  Suspect suspect = as_asked(Parts::none);
   suspect.name = name;
   suspect.text = std::move(text);
   suspect.attention.times = std::move(times);
+  return suspect;
+}
+
+Suspect SuspectMaker::with_rotation(Suspect suspect, const std::vector<int64_t>& queries,
+                                    const std::vector<int64_t>& keys) const {
+  suspect.attention.query_positions = queries;
+  suspect.attention.key_positions = keys;
   return suspect;
 }
 
@@ -160,32 +178,31 @@ Suspect SuspectMaker::with_attention(const char* name, std::string text,
   return with_times(name, std::move(text), by_mask(altered));
 }
 
-std::vector<Suspect> SuspectMaker::make() const {
-  std::vector<Suspect> all;
-  add_documents(all);
-  add_masks(all);
-  add_padding(all);
+void SuspectMaker::make(const Take& take) const {
+  add_documents(take);
+  add_masks(take);
+  add_padding(take);
   if (plan_.layout.cp_size > 1) {
-    add_ranks_alone(all);
-    add_local_masks(all);
-    add_layout_masks(all);
-    add_masks_by_rank(all);
+    add_ranks_alone(take);
+    add_local_masks(take);
+    add_layout_masks(take);
+    add_masks_by_rank(take);
+    add_ring_halves(take);
+    add_exchanged_lse(take);
   }
-  add_rotations(all);
-  add_numbers(all);
-  return all;
+  add_rotations(take);
+  add_numbers(take);
 }
 
-void SuspectMaker::add_documents(std::vector<Suspect>& all) const {
+void SuspectMaker::add_documents(const Take& take) const {
   if (scenario_.batch.lengths.size() < 2) return;
   const char* name = "documents_ignored";
   const auto add = [&](std::string text, Times times, const std::vector<int64_t>& queries,
                        const std::vector<int64_t>& keys) {
-    all.push_back(with_times(name, text, times));
-    if (scenario_.attention.rope_theta == 0.0) return;
-    all.push_back(with_times(name, text + ", and RoPE counts through it", std::move(times)));
-    all.back().attention.query_positions = queries;
-    all.back().attention.key_positions = keys;
+    take(with_times(name, text, times));
+    if (scenario_.attention.rope_theta != 0.0)
+      take(with_rotation(with_times(name, text + ", and RoPE counts through it", std::move(times)),
+                         queries, keys));
   };
   const int64_t valid_queries = queries_.valid_before.back() + (queries_.sequence.back() >= 0),
                 valid_keys = keys_.valid_before.back() + (keys_.sequence.back() >= 0);
@@ -210,8 +227,8 @@ void SuspectMaker::add_documents(std::vector<Suspect>& all) const {
         count_from_zero(queries_.tokens()), count_from_zero(keys_.tokens()));
   // A ring that is told of one sequence takes the local buffers for that sequence's chunks.
   for (const OtherLayout& other : others_) {
-    const std::vector<int64_t> queries = ids_in(queries_, other.queries),
-                               keys = ids_in(keys_, other.keys);
+    const std::vector<int64_t> queries = ids_in(queries_.ids, other.query_ids),
+                               keys = ids_in(keys_.ids, other.key_ids);
     add(
         fmt::format("the ranks' buffers are treated as one sequence in layout {}", other.name),
         [visible, queries, keys](int64_t query, int64_t key) {
@@ -223,7 +240,7 @@ void SuspectMaker::add_documents(std::vector<Suspect>& all) const {
   }
 }
 
-void SuspectMaker::add_masks(std::vector<Suspect>& all) const {
+void SuspectMaker::add_masks(const Take& take) const {
   const Attention& asked = scenario_.attention;
   const bool is_cross = scenario_.batch.lengths != scenario_.batch.kv_lengths;
   const bool has_slices = asked.mask_type == MaskType::slices;
@@ -231,14 +248,13 @@ void SuspectMaker::add_masks(std::vector<Suspect>& all) const {
   full.mask_type = MaskType::no_mask;
   full.slices.clear();
   if (is_causal(asked.mask_type) || is_bottom_right(asked.mask_type)) {
-    all.push_back(with_attention("causal_ignored", "queries see the keys after them", full));
+    take(with_attention("causal_ignored", "queries see the keys after them", full));
   } else if (has_slices) {
     Attention rectangles = asked;
     for (MaskSlice& slice : rectangles.slices) slice.type = SliceType::full;
     if (rectangles.slices != asked.slices)
-      all.push_back(with_attention("causal_ignored", "all slices are full", rectangles));
-    all.push_back(
-        with_attention("slices_ignored", "queries see every key of their sequence", full));
+      take(with_attention("causal_ignored", "all slices are full", rectangles));
+    take(with_attention("slices_ignored", "queries see every key of their sequence", full));
   }
   if (!is_causal(asked.mask_type)) {
     Attention causal = asked;
@@ -246,24 +262,23 @@ void SuspectMaker::add_masks(std::vector<Suspect>& all) const {
     causal.slices.clear();
     const bool is_top_left = is_bottom_right(asked.mask_type);
     if (!is_top_left || is_cross)
-      all.push_back(is_top_left
-                        ? with_attention("aligned_top_left",
-                                         "the causal diagonal begins at the first key", causal)
-                        : with_attention("causal_added", "queries see no keys after them", causal));
+      take(is_top_left ? with_attention("aligned_top_left",
+                                        "the causal diagonal begins at the first key", causal)
+                       : with_attention("causal_added", "queries see no keys after them", causal));
   }
   if (is_causal(asked.mask_type) && is_cross) {
     Attention bottom = asked;
     bottom.mask_type = MaskType::causal_bottom_right;
-    all.push_back(
+    take(
         with_attention("aligned_bottom_right", "the causal diagonal ends at the last key", bottom));
   }
   if (has_window(asked)) {
     Attention open = asked;
     open.window_left = open.window_right = -1;
-    all.push_back(with_attention("window_ignored", "queries see keys outside the window", open));
+    take(with_attention("window_ignored", "queries see keys outside the window", open));
     if (is_cross && !has_slices) {
-      all.push_back(with_times("aligned_top_left", "the window is aligned with the first key",
-                               by_positions(queries_.position, keys_.position, true)));
+      take(with_times("aligned_top_left", "the window is aligned with the first key",
+                      by_positions(queries_.position, keys_.position, true)));
     }
     for (const int64_t by : {-1, 1}) {
       for (const bool is_left : {true, false}) {
@@ -271,7 +286,7 @@ void SuspectMaker::add_masks(std::vector<Suspect>& all) const {
         int64_t& edge = is_left ? moved.window_left : moved.window_right;
         if (edge < 0 || edge + by < 0) continue;
         edge += by;
-        all.push_back(with_attention(
+        take(with_attention(
             "mask_shifted",
             fmt::format("the {} edge of the window is {}", is_left ? "left" : "right", edge),
             moved));
@@ -281,7 +296,7 @@ void SuspectMaker::add_masks(std::vector<Suspect>& all) const {
   if (asked.chunk_size > 0) {
     Attention open = asked;
     open.chunk_size = 0;
-    all.push_back(with_attention("chunk_ignored", "queries see keys of other chunks", open));
+    take(with_attention("chunk_ignored", "queries see keys of other chunks", open));
   }
   if (is_causal(asked.mask_type) || is_bottom_right(asked.mask_type)) {
     for (const int64_t by : {-1, 1}) {
@@ -301,15 +316,15 @@ void SuspectMaker::add_masks(std::vector<Suspect>& all) const {
                    ? open(query, key)
                    : 0.0;
       };
-      all.push_back(with_times("mask_shifted",
-                               by > 0 ? "the causal diagonal is one key too far to the right"
-                                      : "the causal diagonal is one key too far to the left",
-                               moved));
+      take(with_times("mask_shifted",
+                      by > 0 ? "the causal diagonal is one key too far to the right"
+                             : "the causal diagonal is one key too far to the left",
+                      moved));
     }
   }
 }
 
-void SuspectMaker::add_padding(std::vector<Suspect>& all) const {
+void SuspectMaker::add_padding(const Take& take) const {
   if (scenario_.attention.mask_type == MaskType::slices) return;
   Scenario slots = scenario_;
   bool has_padding = false, is_aligned_otherwise = false;
@@ -329,9 +344,9 @@ void SuspectMaker::add_padding(std::vector<Suspect>& all) const {
                ? 1.0
                : 0.0;
   };
-  all.push_back(with_times("padding_visible", "queries see the padding of their slot", by_slots));
+  take(with_times("padding_visible", "queries see the padding of their slot", by_slots));
   if (scenario_.batch.pad_side == PadSide::left)
-    all.push_back(with_times(
+    take(with_times(
         "padding_side_ignored", "the valid tokens are taken to be at the front of their slot",
         [this, visible = witness_.is_visible(scenario_)](int64_t query, int64_t key) {
           const auto q = static_cast<size_t>(query), k = static_cast<size_t>(key);
@@ -345,23 +360,23 @@ void SuspectMaker::add_padding(std::vector<Suspect>& all) const {
                      : 0.0;
         }));
   if (!is_aligned_otherwise) return;
-  all.push_back(with_times(
+  take(with_times(
       "aligned_by_padding", "the mask is aligned by the padded lengths of queries and keys",
       [this, by_slots](int64_t query, int64_t key) {
         return keys_.sequence[static_cast<size_t>(key)] < 0 ? 0.0 : by_slots(query, key);
       }));
 }
 
-void SuspectMaker::add_ranks_alone(std::vector<Suspect>& all) const {
+void SuspectMaker::add_ranks_alone(const Take& take) const {
   const auto restrict = [&](std::string text, std::function<bool(int32_t, int32_t)> together) {
-    all.push_back(with_times("rank_alone", std::move(text),
-                             [this, asked = by_mask(scenario_), together = std::move(together)](
-                                 int64_t query, int64_t key) {
-                               return together(queries_.rank[static_cast<size_t>(query)],
-                                               keys_.rank[static_cast<size_t>(key)])
-                                          ? asked(query, key)
-                                          : 0.0;
-                             }));
+    take(with_times("rank_alone", std::move(text),
+                    [this, asked = by_mask(scenario_), together = std::move(together)](
+                        int64_t query, int64_t key) {
+                      return together(queries_.rank[static_cast<size_t>(query)],
+                                      keys_.rank[static_cast<size_t>(key)])
+                                 ? asked(query, key)
+                                 : 0.0;
+                    }));
   };
   restrict("every rank sees only its own keys", [](int32_t q, int32_t k) { return q == k; });
   for (const int32_t size : proper_divisors(plan_.layout.cp_size))
@@ -374,22 +389,21 @@ void SuspectMaker::add_ranks_alone(std::vector<Suspect>& all) const {
              });
   if (scenario_.attention.mask_type == MaskType::slices) return;
   // A framework that is not told of context parallelism sees its shard as one sequence.
-  const Times local = by_positions(queries_.local, keys_.local, false);
-  all.push_back(with_times("rank_alone", "every rank treats its own tokens as one sequence",
-                           [this, local](int64_t query, int64_t key) {
-                             return queries_.rank[static_cast<size_t>(query)] ==
-                                            keys_.rank[static_cast<size_t>(key)]
-                                        ? local(query, key)
-                                        : 0.0;
-                           }));
+  const Suspect shard = with_times(
+      "rank_alone", "every rank treats its own tokens as one sequence",
+      [this, local = by_positions(queries_.local, keys_.local, false)](int64_t query, int64_t key) {
+        return queries_.rank[static_cast<size_t>(query)] == keys_.rank[static_cast<size_t>(key)]
+                   ? local(query, key)
+                   : 0.0;
+      });
+  take(shard);
   if (scenario_.attention.rope_theta == 0.0) return;
-  all.push_back(all.back());
-  all.back().text += ", RoPE too";
-  all.back().attention.query_positions = queries_.local;
-  all.back().attention.key_positions = keys_.local;
+  Suspect rotated = with_rotation(shard, queries_.local, keys_.local);
+  rotated.text += ", RoPE too";
+  take(rotated);
 }
 
-void SuspectMaker::add_local_masks(std::vector<Suspect>& all) const {
+void SuspectMaker::add_local_masks(const Take& take) const {
   if (scenario_.attention.mask_type == MaskType::slices) return;
   const bool looks_at_places = scenario_.attention.mask_type != MaskType::no_mask &&
                                scenario_.attention.mask_type != MaskType::padding;
@@ -397,7 +411,7 @@ void SuspectMaker::add_local_masks(std::vector<Suspect>& all) const {
     return;
   struct Way {
     const char* text;
-    const std::vector<int64_t>&queries, &keys;
+    std::vector<int64_t> queries, keys;
   };
   for (const Way& way :
        {Way{"the mask compares places in the ranks' buffers", queries_.local, keys_.local},
@@ -406,94 +420,80 @@ void SuspectMaker::add_local_masks(std::vector<Suspect>& all) const {
         Way{"the mask compares positions of queries with places of keys in their rank's part",
             queries_.position, keys_.local_in_sequence},
         Way{"the mask compares places of queries in their rank's part with positions of keys",
-            queries_.local_in_sequence, keys_.position}})
-    all.push_back(
-        with_times("mask_by_local_place", way.text, by_positions(way.queries, way.keys, true)));
-  // The window and the chunk by place, the causal diagonal by position.
+            queries_.local_in_sequence, keys_.position},
+        Way{"the mask of every rank's queries ends at the last key of their sequence",
+            places_from_end(), keys_.position}})
+    take(with_times("mask_by_local_place", way.text, by_positions(way.queries, way.keys, true)));
+  // The window by place, the causal diagonal by position: ring steps of later ranks are skipped.
+  if (has_window(scenario_.attention) && looks_at_places) {
+    take(with_times("mask_by_local_place",
+                    "the window compares places in the ranks' buffers, and later keys are not seen",
+                    [this, by_place = by_positions(queries_.local, keys_.local, true)](
+                        int64_t query, int64_t key) {
+                      return keys_.position[static_cast<size_t>(key)] <=
+                                     queries_.position[static_cast<size_t>(query)]
+                                 ? by_place(query, key)
+                                 : 0.0;
+                    }));
+  }
+  // The chunk by place, the causal diagonal by position.
   if (scenario_.attention.chunk_size > 0 && looks_at_places) {
     Scenario open = scenario_;
     open.attention.chunk_size = 0;
     const int64_t chunk = scenario_.attention.chunk_size;
-    all.push_back(with_times(
-        "mask_by_local_place", "chunks are cut by places in the ranks' parts of the sequence",
-        [this, chunk, times = by_mask(open)](int64_t query, int64_t key) {
-          return queries_.local_in_sequence[static_cast<size_t>(query)] / chunk ==
-                         keys_.local_in_sequence[static_cast<size_t>(key)] / chunk
-                     ? times(query, key)
-                     : 0.0;
-        }));
+    take(with_times("mask_by_local_place",
+                    "chunks are cut by places in the ranks' parts of the sequence",
+                    [this, chunk, times = by_mask(open)](int64_t query, int64_t key) {
+                      return queries_.local_in_sequence[static_cast<size_t>(query)] / chunk ==
+                                     keys_.local_in_sequence[static_cast<size_t>(key)] / chunk
+                                 ? times(query, key)
+                                 : 0.0;
+                    }));
   }
 }
 
-void SuspectMaker::add_layout_masks(std::vector<Suspect>& all) const {
+/// [token] Positions of queries if the last one of every rank stands at the end of the sequence.
+std::vector<int64_t> SuspectMaker::places_from_end() const {
+  std::vector<int64_t> places(queries_.position.size(), 0);
+  for (size_t at = 0; at < places.size(); ++at) {
+    if (queries_.slot[at] < 0) continue;
+    const auto slot = static_cast<size_t>(queries_.slot[at]);
+    places[at] = plan_.layout.slots.sequences[slot].kv_slot - queries_.rows_of_slot[at] +
+                 queries_.local_in_sequence[at];
+  }
+  return places;
+}
+
+void SuspectMaker::add_layout_masks(const Take& take) const {
   if (scenario_.attention.mask_type == MaskType::slices) return;
-  for (const OtherLayout& other : others_) {
-    all.push_back(with_times(
-        "other_layout", fmt::format("the mask is that of layout {}", other.name),
-        [queries = ids_in(queries_, other.queries), keys = ids_in(keys_, other.keys),
-         asked = by_mask(scenario_)](int64_t query, int64_t key) {
-          return asked(queries[static_cast<size_t>(query)], keys[static_cast<size_t>(key)]);
-        }));
-    all.back().layout = other.name;
-  }
+  const auto add = [&](const char* name, std::string text, std::vector<int64_t> queries,
+                       std::vector<int64_t> keys, std::string layout) {
+    Suspect suspect = with_times(name, std::move(text),
+                                 [queries = std::move(queries), keys = std::move(keys),
+                                  asked = by_mask(scenario_)](int64_t query, int64_t key) {
+                                   const int64_t q = queries[static_cast<size_t>(query)],
+                                                 k = keys[static_cast<size_t>(key)];
+                                   return q < 0 || k < 0 ? 0.0 : asked(q, k);
+                                 });
+    suspect.layout = std::move(layout);
+    take(suspect);
+  };
+  for (const OtherLayout& other : others_)
+    add("other_layout", fmt::format("the mask is that of layout {}", other.name),
+        ids_in(queries_.ids, other.query_ids), ids_in(keys_.ids, other.key_ids), other.name);
+  add("rows_exchanged", "the mask is that of buffers in which each rank's halves are exchanged",
+      ids_with_halves_exchanged(queries_), ids_with_halves_exchanged(keys_), {});
 }
 
-/// Masks that are right for other ranks' keys than those that they are used for, or for none.
-void SuspectMaker::add_masks_by_rank(std::vector<Suspect>& all) const {
-  if (is_causal(scenario_.attention.mask_type) || is_bottom_right(scenario_.attention.mask_type)) {
-    Scenario open = scenario_;
-    open.attention.mask_type = MaskType::no_mask;
-    all.push_back(with_times(
-        "causal_ignored", "queries see all keys of their own rank",
-        [this, specified = by_mask(scenario_), open = by_mask(open)](int64_t query, int64_t key) {
-          return queries_.rank[static_cast<size_t>(query)] == keys_.rank[static_cast<size_t>(key)]
-                     ? open(query, key)
-                     : specified(query, key);
-        }));
-  }
-  const int32_t ranks = plan_.layout.cp_size;
-  if (scenario_.parallel.comm_type != CommType::p2p) return;
-  if (scenario_.attention.mask_type == MaskType::no_mask ||
-      scenario_.attention.mask_type == MaskType::padding) {
-    const auto is_lower_half = [](const TokenPlaces& places, int64_t id) {
-      const auto at = static_cast<size_t>(id);
-      return 2 * places.local[at] < std::ssize(places.ids[static_cast<size_t>(places.rank[at])]);
-    };
-    all.push_back(with_times(
-        "causal_added", "ring steps skip the halves that a causal mask would hide",
-        [this, is_lower_half, specified = by_mask(scenario_)](int64_t query, int64_t key) {
-          const int32_t own = queries_.rank[static_cast<size_t>(query)],
-                        other = keys_.rank[static_cast<size_t>(key)];
-          const bool is_skipped = other > own   ? is_lower_half(queries_, query)
-                                  : other < own ? !is_lower_half(keys_, key)
-                                                : false;
-          return is_skipped ? 0.0 : specified(query, key);
-        }));
-  }
-  // With two ranks both neighbours are the same rank.
-  if (ranks < 3) return;
-  all.push_back(with_times(
-      "ranks_exchanged", "ring step i uses rank r + i's keys with the mask of rank r - i's",
-      [this, ranks, specified = by_mask(scenario_)](int64_t query, int64_t key) {
-        const auto at = static_cast<size_t>(key);
-        const int32_t rank = queries_.rank[static_cast<size_t>(query)];
-        const auto& ids =
-            keys_.ids[static_cast<size_t>((2 * rank - keys_.rank[at] + ranks) % ranks)];
-        const auto local = static_cast<size_t>(keys_.local[at]);
-        return local < ids.size() ? specified(query, ids[local]) : 0.0;
-      }));
-}
-
-void SuspectMaker::add_rotations(std::vector<Suspect>& all) const {
+void SuspectMaker::add_rotations(const Take& take) const {
   if (scenario_.attention.rope_theta == 0.0) return;
   const auto add = [&](const char* name, std::string text, const std::vector<int64_t>& queries,
                        const std::vector<int64_t>& keys) {
-    all.push_back(with_times(name, std::move(text), by_mask(scenario_)));
-    all.back().attention.query_positions = queries;
-    all.back().attention.key_positions = keys;
+    take(with_rotation(with_times(name, std::move(text), by_mask(scenario_)), queries, keys));
   };
-  all.push_back(with_times("rope_ignored", "q and k are not rotated", by_mask(scenario_)));
-  all.back().attention.theta = 0.0;
+  Suspect ignored = with_times("rope_ignored", "q and k are not rotated", by_mask(scenario_));
+  ignored.attention.theta = 0.0;
+  take(ignored);
   if (scenario_.attention.rotates_queries_from_end())
     add("rope_from_start", "RoPE of q counts from 0, as if no key came before the queries",
         queries_.position, keys_.position);
@@ -510,12 +510,14 @@ void SuspectMaker::add_rotations(std::vector<Suspect>& all) const {
       queries_.position, keys_.local_in_sequence);
 }
 
-void SuspectMaker::add_numbers(std::vector<Suspect>& all) const {
+void SuspectMaker::add_numbers(const Take& take) const {
   const Attention& asked = scenario_.attention;
   const double scale = asked.effective_scale();
-  const auto add = [&](const char* name, std::string text) -> Suspect& {
-    all.push_back(with_times(name, std::move(text), by_mask(scenario_)));
-    return all.back();
+  const auto add = [&](const char* name, std::string text,
+                       const std::function<void(Suspect&)>& alter) {
+    Suspect suspect = with_times(name, std::move(text), by_mask(scenario_));
+    alter(suspect);
+    take(suspect);
   };
   const double dim = asked.head_dim_qk;
   for (const auto& [other, what] : std::initializer_list<std::pair<double, const char*>>{
@@ -526,30 +528,34 @@ void SuspectMaker::add_numbers(std::vector<Suspect>& all) const {
            {scale * scale, "applied twice"},
            {scale * std::log(2.0), "softmax_scale/log2(e): exp2 of natural logits"}}) {
     if (std::abs(other - scale) > 1e-9 * scale)
-      add("scale_ignored", fmt::format("the scale of the logits is {}", what)).attention.scale =
-          other;
+      add("scale_ignored", fmt::format("the scale of the logits is {}", what),
+          [value = other](Suspect& suspect) { suspect.attention.scale = value; });
   }
-  if (asked.softcap != 0.0) add("softcap_ignored", "logits are not capped").attention.softcap = 0.0;
+  if (asked.softcap != 0.0)
+    add("softcap_ignored", "logits are not capped",
+        [](Suspect& suspect) { suspect.attention.softcap = 0.0; });
   if (asked.softmax_type != SoftmaxType::vanilla) {
-    add("sink_ignored", "the sink is left out").sinks = 0.0;
-    add("sink_counted_twice", "the sink enters twice").sinks = 2.0;
+    const auto add_sinks = [&](const char* name, const char* text, double sinks) {
+      add(name, text, [sinks](Suspect& suspect) { suspect.sinks = sinks; });
+    };
+    add_sinks("sink_ignored", "the sink is left out", 0.0);
+    add_sinks("sink_counted_twice", "the sink enters twice", 2.0);
     if (plan_.layout.cp_size > 2)
-      add("sink_counted_twice", "the sink enters once for every rank").sinks = plan_.layout.cp_size;
+      add_sinks("sink_counted_twice", "the sink enters once for every rank", plan_.layout.cp_size);
   }
-  if (asked.kv_heads > 1 && asked.kv_heads < asked.heads) {
-    Suspect& heads = add("kv_heads_interleaved", "query head h reads KV head h mod kv_heads");
-    for (int32_t head = 0; head < asked.heads; ++head)
-      heads.attention.kv_head_of[static_cast<size_t>(head)] = head % asked.kv_heads;
-  }
+  if (asked.kv_heads > 1 && asked.kv_heads < asked.heads)
+    add("kv_heads_interleaved", "query head h reads KV head h mod kv_heads", [&](Suspect& suspect) {
+      for (int32_t head = 0; head < asked.heads; ++head)
+        suspect.attention.kv_head_of[static_cast<size_t>(head)] = head % asked.kv_heads;
+    });
   std::vector<double> counts{2.0};
   if (plan_.layout.cp_size > 2) counts.push_back(plan_.layout.cp_size);
-  for (const double times : counts) {
-    Suspect& twice =
-        add("keys_counted_twice", fmt::format("every key counts {} times in the softmax", times));
-    twice.attention.times = [asked_times = by_mask(scenario_), times](int64_t q, int64_t k) {
-      return times * asked_times(q, k);
-    };
-  }
+  for (const double times : counts)
+    add("keys_counted_twice", fmt::format("every key counts {} times in the softmax", times),
+        [&](Suspect& suspect) {
+          suspect.attention.times = [asked_times = by_mask(scenario_), times](
+                                        int64_t q, int64_t k) { return times * asked_times(q, k); };
+        });
 }
 
 }  // namespace cpscope

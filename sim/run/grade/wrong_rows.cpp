@@ -28,21 +28,10 @@ std::vector<JudgedRow> spread(const std::vector<JudgedRow>& rows, size_t count) 
   return mixed;
 }
 
-}  // namespace
-
-double WrongTensor::excess(const JudgedRow& row, std::span<const double> predicted) const {
-  // A row of another length may have another error.
-  constexpr double kRowsOverTypical = 3.0;
-  const double allowed = std::max(
-      {row.allowed,
-       kRowsOverTypical * std::min(budget, 0.1) * row_norm(predicted.data(), std::ssize(predicted)),
-       std::numeric_limits<double>::min()});
-  return row_distance(row.seen, predicted) / allowed;
-}
-
-WrongTensor find_wrong_rows(const TensorGrade& tensor, const Tensor& seen, const Tensor& exact,
-                            Side side, const std::vector<int64_t>& tokens,
-                            const std::vector<bool>& is_valid, const SampleSizes& sizes) {
+/// The rows beyond their budgets, wider by the roundoff times their length.
+WrongTensor rows_beyond(const TensorGrade& tensor, const Tensor& seen, const Tensor& exact,
+                        double roundoff, Side side, const std::vector<int64_t>& tokens,
+                        const std::vector<bool>& is_valid, const SampleSizes& sizes) {
   const int64_t heads = exact.shape[1], lanes = exact.shape.size() > 2 ? exact.shape[2] : 1;
   WrongTensor found{.name = tensor.name, .side = side, .budget = tensor.budget, .lanes = lanes};
   std::vector<std::pair<double, JudgedRow>> rows;  // [judged row] by its excess
@@ -54,10 +43,11 @@ WrongTensor find_wrong_rows(const TensorGrade& tensor, const Tensor& seen, const
         return std::span(from.values)
             .subspan(index * static_cast<size_t>(lanes), static_cast<size_t>(lanes));
       };
-      const JudgedRow judged{{tokens[place], static_cast<int32_t>(head)},
-                             take(seen, static_cast<size_t>(tokens[place] * heads + head)),
-                             take(exact, row),
-                             tensor.row_budgets[row]};
+      JudgedRow judged{{tokens[place], static_cast<int32_t>(head)},
+                       take(seen, static_cast<size_t>(tokens[place] * heads + head)),
+                       take(exact, row),
+                       tensor.row_budgets[row]};
+      judged.allowed += roundoff * row_norm(judged.exact.data(), lanes);
       const double distance = row_distance(judged.seen, judged.exact);
       if (!is_valid[static_cast<size_t>(tokens[place])]) {
         if (distance > judged.allowed) wrong_padding.push_back(judged);
@@ -81,6 +71,52 @@ WrongTensor find_wrong_rows(const TensorGrade& tensor, const Tensor& seen, const
     break;
   }
   found.wrong = spread(found.all_wrong, sizes.wrong);
+  return found;
+}
+
+/// The narrower type that holds all values.
+std::optional<Dtype> narrow_type_of(const Tensor& tensor, Dtype dtype) {
+  for (const Dtype narrow : {Dtype::bf16, Dtype::fp16})
+    if (unit_roundoff(narrow) > unit_roundoff(dtype) &&
+        std::all_of(tensor.values.begin(), tensor.values.end(), [&](double value) {
+          return !std::isfinite(value) || round_to(narrow, value) == value;
+        }))
+      return narrow;
+  return std::nullopt;
+}
+
+}  // namespace
+
+double WrongTensor::excess(const JudgedRow& row, std::span<const double> predicted) const {
+  // A row of another length may have another error.
+  constexpr double kRowsOverTypical = 3.0;
+  const double allowed = std::max(
+      {row.allowed,
+       kRowsOverTypical * std::min(budget, 0.1) * row_norm(predicted.data(), std::ssize(predicted)),
+       std::numeric_limits<double>::min()});
+  return row_distance(row.seen, predicted) / allowed;
+}
+
+bool WrongTensor::explains(const JudgedRow& row, std::span<const double> predicted) const {
+  return excess(row, predicted) <= 1 &&
+         row_distance(row.seen, predicted) < row_distance(row.seen, row.exact);
+}
+
+WrongTensor find_wrong_rows(const TensorGrade& tensor, const Tensor& seen, const Tensor& exact,
+                            Dtype dtype, Side side, const std::vector<int64_t>& tokens,
+                            const std::vector<bool>& is_valid, const SampleSizes& sizes) {
+  const auto find = [&](double roundoff) {
+    return rows_beyond(tensor, seen, exact, roundoff, side, tokens, is_valid, sizes);
+  };
+  const std::optional<Dtype> narrow = narrow_type_of(seen, dtype);
+  if (!narrow) return find(0.0);
+  const auto is_wrong = [](const JudgedRow& row) {
+    return row_distance(row.seen, row.exact) > row.allowed;
+  };
+  WrongTensor found = find(2 * unit_roundoff(*narrow));
+  if (found.is_padding || std::none_of(found.all_wrong.begin(), found.all_wrong.end(), is_wrong))
+    found = find(0.0);
+  found.narrow = narrow;
   return found;
 }
 

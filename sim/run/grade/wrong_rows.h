@@ -3,10 +3,12 @@
 // Private to the search for causes: the rows of one failed tensor that are wrong.
 
 #include "sim/plan/batch_slots.h"
+#include "sim/run/dtype.h"
 #include "sim/run/grade/tensor_grade.h"
 #include "sim/run/judge.h"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,12 +28,17 @@ struct WrongTensor {
   Side side = Side::q;
   double budget = 0.0;  // relative, of a typical row
   int64_t lanes = 1;
+  std::optional<Dtype> narrow = {};  // all values fit this type, which is narrower than their own
   std::vector<JudgedRow> all_wrong = {};
   bool is_padding = false;  // all valid rows are right, and the wrong ones are padding
   std::vector<JudgedRow> wrong = {}, right = {};
 
+  bool is_gradient() const { return name != "out" && name != "lse"; }
+
   /// |seen - predicted|2 over its allowed length; above 1 the prediction does not explain the row.
   double excess(const JudgedRow& row, std::span<const double> predicted) const;
+  /// True if the prediction explains the row, and is nearer to it than the right values are.
+  bool explains(const JudgedRow& row, std::span<const double> predicted) const;
 };
 
 /// Rows that are recomputed for each failed tensor.
@@ -39,10 +46,12 @@ struct SampleSizes {
   size_t wrong = 32, right = 12;
 };
 
-/// `exact` holds the judged rows, those of `tokens`; `seen` holds all. `tensor` has the budgets of
-/// its rows. `is_valid`: [token].
+/// `exact` holds the judged rows, those of `tokens`; `seen` holds all, `dtype` is the type of its
+/// numbers. `tensor` has the budgets of its rows. `is_valid`: [token]. If all values fit a narrower
+/// type, and that does not explain all wrong rows, only the rows that it does not explain are
+/// wrong.
 WrongTensor find_wrong_rows(const TensorGrade& tensor, const Tensor& seen, const Tensor& exact,
-                            Side side, const std::vector<int64_t>& tokens,
+                            Dtype dtype, Side side, const std::vector<int64_t>& tokens,
                             const std::vector<bool>& is_valid, const SampleSizes& sizes);
 
 }  // namespace cpscope

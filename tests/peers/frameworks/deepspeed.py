@@ -89,4 +89,4 @@ def cases() -> Iterator[Case]:
     yield Case("ALST, 2 KV heads on 4 ranks, fp32", 4, alst(4))
     yield Case("ALST, MQA, bf16", 4, alst(4, kv_heads=1, dtype="bf16"))
     yield Case("ALST, 2 documents in position_ids, sdpa", 2, alst(2, documents=[100, 156]), "FAIL out dq dk dv",
-               "sdpa takes no positions: the second document sees the first")
+               "sdpa takes no positions: the second document sees the first", "documents_ignored")

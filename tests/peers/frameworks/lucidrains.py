@@ -48,7 +48,10 @@ def cases() -> Iterator[Case]:
     swapped = "its backward unpacks (received, sent) as (dk, dv): both are dk + dv of other rows"
     for ranks, keys in ((2, {}), (4, {}), (4, dict(striped=True)), (4, dict(causal=False)), (2, dict(softcap=10.0))):
         what = ", ".join([*(str(key) if value is True else f"{key}={value}" for key, value in keys.items())])
-        yield Case(f"ring{', ' + what if what else ''}, fp32", ranks, ring(ranks, **keys), "FAIL dk dv", swapped)
-    yield Case("ring, 2 KV heads", 4, ring(4, kv_heads=2), "FAIL out dq dk dv", "query head h reads KV head h % kv_heads, not h // group")
-    yield Case("ring, max_lookback_seq_len 64", 4, ring(4, lookback=64), "FAIL out dq dk dv", "its windows are whole buckets")
-    yield Case("zig zag, fp32", 2, zig_zag(2), "FAIL dk dv", "its all_gather sums no gradients: dk and dv are of the rank's own queries alone")
+        yield Case(f"ring{', ' + what if what else ''}, fp32", ranks, ring(ranks, **keys), "FAIL dk dv", swapped, "dk_dv_added")
+    yield Case("ring, 2 KV heads", 4, ring(4, kv_heads=2), "FAIL out dq dk dv", "query head h reads KV head h % kv_heads, not h // group",
+               "kv_heads_interleaved")
+    yield Case("ring, max_lookback_seq_len 64", 4, ring(4, lookback=64), "FAIL out dq dk dv", "its windows are whole ring passes: with 64 tokens a rank,"
+               " own keys alone", "rank_alone")
+    yield Case("zig zag, fp32", 2, zig_zag(2), "FAIL dk dv", "its all_gather sums no gradients: dk and dv are of the rank's own queries alone",
+               "local_gradients_only")

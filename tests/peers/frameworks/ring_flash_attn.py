@@ -1,4 +1,5 @@
 """ring-flash-attention: its rings over FlashAttention's block functions."""
+import sys
 from itertools import accumulate
 from typing import Any, Iterator
 
@@ -16,7 +17,7 @@ stand_ins.module("transformers")
 stand_ins.module("transformers.modeling_flash_attention_utils", is_flash_attn_greater_or_equal_2_10=None)
 import ring_flash_attn as peer  # noqa: E402
 
-DENSE = {"ring": peer.ring_flash_attn_func, "zigzag": peer.zigzag_ring_flash_attn_func, "stripe": peer.stripe_flash_attn_func}
+DENSE = {"ring": "ring_flash_attn", "zigzag": "zigzag_ring_flash_attn", "stripe": "stripe_flash_attn"}  # modules, and functions with _func
 PACKED = {"ring": peer.ring_flash_attn_varlen_func, "zigzag": peer.zigzag_ring_flash_attn_varlen_func}
 
 
@@ -30,7 +31,8 @@ def dense(kind: str, ranks: int, heads: int = 8, kv_heads: int = 2, batch: int =
 
     def answer(rank: int, tensors: Tensors) -> dict[str, Any]:
         leaf = leaves(tensors, lambda x: x.unflatten(0, (batch, -1)))
-        out, lse, _ = DENSE[kind](leaf["q"], leaf["k"], leaf["v"], causal=causal, window_size=window, return_attn_probs=True)
+        attend = getattr(sys.modules[f"ring_flash_attn.{DENSE[kind]}"], f"{DENSE[kind]}_func")  # planting.py may have changed it
+        out, lse, _ = attend(leaf["q"], leaf["k"], leaf["v"], causal=causal, window_size=window, return_attn_probs=True)
         return with_gradients(leaf, out, lse=lse)
     return scenario, answer
 
@@ -72,18 +74,23 @@ def cases() -> Iterator[Case]:
     yield Case("ring, full, bf16", 4, graded(*dense("ring", 4, causal=False)))
     yield Case("zigzag, causal, bf16, probe", 4, probed(*dense("zigzag", 4)))
     yield Case("stripe, causal, bf16, probe", 4, probed(*dense("stripe", 4)))
-    yield Case("ring, causal, fp16", 4, graded(*dense("ring", 4, dtype="fp16")), "FAIL dq", "dq is rounded to bf16: `dq.to(torch.bfloat16)`")
+    yield Case("ring, causal, fp16", 4, graded(*dense("ring", 4, dtype="fp16")), "FAIL dq", "dq is rounded to bf16: `dq.to(torch.bfloat16)`",
+               "rounded_to_bf16")
     yield Case("ring, causal, fp32", 4, graded(*dense("ring", 4, dtype="fp32")), "FAIL dq or FAIL dq dk dv",
-               "`.to(torch.float32)` is the buffer itself, which later steps overwrite; whether before dk and dv are sent is chance")
+               "`.to(torch.float32)` is the buffer itself, which later steps overwrite; whether before dk and dv are sent is chance",
+               "buffer_reused")
     yield Case("ring, window 31 left", 4, graded(*dense("ring", 4, window=(31, 0))), "FAIL out lse dq dk dv",
-               "each step applies the window as if its keys were the query's own; its README says: not supported")
+               "each step applies the window as if its keys were the query's own; its README says: not supported",
+               "mask_by_local_place")
     lengths = [64, 128, 24, 40]
     for kind in ("ring", "zigzag"):
         yield Case(f"{kind} varlen, 4 documents, bf16", 4, graded(*packed(kind, 4, lengths)))
-    yield Case("ring varlen, 4 documents, fp16", 4, graded(*packed("ring", 4, lengths, "fp16")), "FAIL dq", "as ring, fp16")
+    yield Case("ring varlen, 4 documents, fp16", 4, graded(*packed("ring", 4, lengths, "fp16")), "FAIL dq", "as ring, fp16",
+               "rounded_to_bf16")
     lengths = [61, 123, 29, 43]
     yield Case("llama3 varlen, causal", 4, graded(*llama3(4, lengths)))
     yield Case("llama3 varlen, causal, window 17 left", 4, graded(*llama3(4, lengths, window=(17, 0))))
     yield Case("llama3 varlen, full", 4, graded(*llama3(4, lengths, causal=False)))
     yield Case("llama3 varlen, full, window 17 left, 5 right", 4, graded(*llama3(4, lengths, False, (17, 5))), "FAIL out dq dk dv",
-               "each rank attends over its documents' keys from their begin; a window needs the queries' positions")
+               "each rank attends over its documents' keys from their begin; a window needs the queries' positions",
+               "mask_by_local_place")

@@ -62,7 +62,7 @@ def cases() -> Iterator[Case]:
     for ranks in (8, 16):
         yield Case("p2p, bshd, full, accumulate = dtype", ranks, graded(*asked(ranks, seqlen=32 * ranks, mask="no_mask", **merges)))
     yield Case("p2p, bshd, full, accumulate = fp32", 16, graded(*asked(16, seqlen=512, mask="no_mask")), "FAIL out dq",
-               "it merges steps in bf16; the hint names accumulate = dtype")
+               "it merges steps in bf16; the hint names accumulate = dtype", "merge_in_dtype")
     yield Case("p2p, bshd, causal, 512 tokens, probe", 4, probed(*asked(4, seqlen=512, **merges)))
     yield Case("p2p, thd, 3 documents", 4, graded(*asked(4, **packed)))
     yield Case("p2p, thd, padding between, FA3", 4, graded(*asked(4, **padded), ignore_padding=True))

@@ -61,10 +61,11 @@ def cases() -> Iterator[Case]:
     forward = dict(kv_heads=8, dtype="fp32", backward=False)
     yield Case("basic_pytorch's order, Ulysses 4, TORCH_MATH, forward, fp32", 4, answered("basic", 4, 1, attn_type=AttnType.TORCH_MATH, **forward))
     yield Case("basic, Ulysses 2 x ring 2, fp16", 4, answered("basic", 2, 2, dtype="fp16"), "FAIL dq",
-               "ring-flash-attention's line: dq is rounded to bf16")
+               "ring-flash-attention's line: dq is rounded to bf16", "rounded_to_bf16")
     yield Case("basic, Ulysses 2 x ring 2, TORCH_MATH, forward, fp32", 4, answered("basic", 2, 2, attn_type=AttnType.TORCH_MATH, **forward), "FAIL out",
-               "its math kernel returns 0 as lse, and the ring merges with it")
+               "its math kernel returns 0 as lse, and the ring merges with it", "merge_without_lse")
     yield Case("basic, Ulysses 2 x ring 2, use_ulysses_low=False", 4, answered("basic", 2, 2, low=False), "FAIL out dq dk dv",
-               "its basic extraction gives chunks in rank order, another one if Ulysses groups are not neighbours")
+               "its basic extraction gives chunks in rank order, another one if Ulysses groups are not neighbours",
+               "other_layout contiguous, ranks of an a2a group 2 apart")
     yield Case("basic, Ulysses 4, 2 KV heads", 4, answered("basic", 4, 1, kv_heads=2), "raises RuntimeError",
                "fewer KV heads than Ulysses ranks: kv_heads // ranks is 0")
