@@ -36,7 +36,7 @@ namespace {
 enum class Half { exact, plain };
 
 /// One answer while it is computed.
-struct Side {
+struct AnswerSide {
   Half half = Half::exact;
   Hops hops = {};
   Wanted wanted = {};
@@ -68,7 +68,7 @@ void check_slots(const Scenario& scenario, const BatchSlots& slots) {
                   slot.q_valid, batch.lengths[sequence]);
     CPSCOPE_CHECK(slot.kv_valid == batch.kv_lengths[sequence], "a kv slot has another length",
                   slot.kv_valid, batch.kv_lengths[sequence]);
-    for (const cpscope::Side side : {cpscope::Side::q, cpscope::Side::kv}) {
+    for (const Side side : {Side::q, Side::kv}) {
       const SlotSide ids = slot.side(side);
       CPSCOPE_CHECK(ids.begin >= 0 && ids.front >= 0 && ids.valid_end() <= ids.end(),
                     "valid tokens leave their slot", ids.valid_end(), ids.end());
@@ -98,7 +98,8 @@ void check_inputs(const Scenario& scenario, const RunInputs& inputs) {
 }
 
 /// Initialises an answer as if no row saw a key; every unit then writes its own rows.
-void start_answer(const Scenario& scenario, int64_t query_rows, int64_t key_rows, Side& side) {
+void start_answer(const Scenario& scenario, int64_t query_rows, int64_t key_rows,
+                  AnswerSide& side) {
   const Attention& attention = scenario.attention;
   const bool is_wide = side.half == Half::exact || scenario.numerics.dtype == Dtype::fp64;
   const Dtype dtype = is_wide ? Dtype::fp64 : Dtype::fp32;
@@ -133,7 +134,7 @@ Parts make_parts(const Scenario& scenario, const RunInputs& inputs, Make make) {
 }
 
 /// Sums over the batch in sequence order, whatever the order of computation.
-void gather_sums(const Scenario& scenario, int64_t num_sequences, Side& side) {
+void gather_sums(const Scenario& scenario, int64_t num_sequences, AnswerSide& side) {
   const int32_t kv_heads = scenario.attention.kv_heads;
   for (int64_t sequence = 0; sequence < num_sequences; ++sequence) {
     size_t head = 0;
@@ -161,12 +162,14 @@ std::vector<int64_t> order_units(const Parts& parts, int64_t kv_heads, int64_t n
   return units;
 }
 
-int64_t count_units(const Scenario& scenario, const Parts& parts, std::span<const Side> sides) {
+int64_t count_units(const Scenario& scenario, const Parts& parts,
+                    std::span<const AnswerSide> sides) {
   return std::ssize(parts) * scenario.attention.kv_heads * std::ssize(sides);
 }
 
 /// Visible pairs of all units.
-double total_pairs(const Scenario& scenario, const Parts& parts, std::span<const Side> sides) {
+double total_pairs(const Scenario& scenario, const Parts& parts,
+                   std::span<const AnswerSide> sides) {
   double pairs = 0;
   for (const SequencePart& part : parts) pairs += pairs_of_rows(part, 0, part.num_queries());
   return pairs * scenario.attention.heads * static_cast<double>(sides.size());
@@ -174,16 +177,16 @@ double total_pairs(const Scenario& scenario, const Parts& parts, std::span<const
 
 /// Computes the answers of all sides, which are initialised. Returns an error if cancelled.
 std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs,
-                               const Parts& parts, std::span<Side> sides, RunWatch& watch) {
+                               const Parts& parts, std::span<AnswerSide> sides, RunWatch& watch) {
   const int64_t kv_heads = scenario.attention.kv_heads;
   const auto num_sequences = static_cast<int64_t>(parts.size());
   const auto num_sides = static_cast<int64_t>(sides.size());
-  for (Side& side : sides) side.sums.resize(static_cast<size_t>(num_sequences * kv_heads));
+  for (AnswerSide& side : sides) side.sums.resize(static_cast<size_t>(num_sequences * kv_heads));
   const std::vector<int64_t> units = order_units(parts, kv_heads, num_sides);
   for_each_index(static_cast<int64_t>(units.size()), [&](int64_t index) {
     if (watch.is_cancelled()) return;
     const int64_t unit = units[static_cast<size_t>(index)];
-    Side& side = sides[static_cast<size_t>(unit % num_sides)];
+    AnswerSide& side = sides[static_cast<size_t>(unit % num_sides)];
     const int64_t place = unit / num_sides;
     const auto sequence = static_cast<size_t>(place / kv_heads);
     const HeadGroup group{scenario,
@@ -202,18 +205,18 @@ std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs
     if (!watch.was_cancelled()) watch.advance();
   });
   if (watch.was_cancelled()) return watch.error("the judgement", "parts");
-  for (Side& side : sides) gather_sums(scenario, num_sequences, side);
+  for (AnswerSide& side : sides) gather_sums(scenario, num_sequences, side);
   return std::nullopt;
 }
 
 std::optional<Error> run_whole(const Scenario& scenario, const RunInputs& inputs,
-                               std::span<Side> sides, const RunControl& control) {
+                               std::span<AnswerSide> sides, const RunControl& control) {
   check_inputs(scenario, inputs);
   const Parts parts =
       make_parts(scenario, inputs, [&](const SequenceMask& mask, const SequenceSlot& slot) {
         return choose_part(scenario, mask, slot);
       });
-  for (Side& side : sides)
+  for (AnswerSide& side : sides)
     start_answer(scenario, inputs.slots.tokens, inputs.slots.kv_tokens, side);
   RunWatch watch(control, count_units(scenario, parts, sides), total_pairs(scenario, parts, sides));
   return run_sides(scenario, inputs, parts, sides, watch);
@@ -231,7 +234,7 @@ std::vector<double> sink_gradients(const RunInputs& inputs, const Answer& given)
   const int64_t lanes = given.out.shape[2];
   std::vector<Real> sums(static_cast<size_t>(heads), Real(0));
   for (const SequenceSlot& slot : inputs.slots.sequences) {
-    const SlotSide ids = slot.side(cpscope::Side::q);
+    const SlotSide ids = slot.side(Side::q);
     for (int64_t row = ids.valid_begin() * heads; row < ids.valid_end() * heads; ++row) {
       const double lse = given.lse.values[static_cast<size_t>(row)];
       if (!std::isfinite(lse)) continue;
@@ -250,16 +253,16 @@ std::vector<double> sink_gradients(const RunInputs& inputs, const Answer& given)
 /// The exact and the plain answer of a few rows, while they are computed.
 struct SampledSides {
   Parts parts;
-  std::array<Side, 2> sides;
+  std::array<AnswerSide, 2> sides;
 };
 
 template <class Make>
 SampledSides start_sample(const Scenario& scenario, const RunInputs& inputs, const Wanted& wanted,
                           const Hops& hops, const JudgedRows& rows, Make make) {
   SampledSides sampled{make_parts(scenario, inputs, make),
-                       {Side{.half = Half::exact, .wanted = wanted},
-                        Side{.half = Half::plain, .hops = hops, .wanted = wanted}}};
-  for (Side& side : sampled.sides)
+                       {AnswerSide{.half = Half::exact, .wanted = wanted},
+                        AnswerSide{.half = Half::plain, .hops = hops, .wanted = wanted}}};
+  for (AnswerSide& side : sampled.sides)
     start_answer(scenario, wanted.queries ? std::ssize(rows.query_tokens) : 0,
                  wanted.keys ? std::ssize(rows.key_tokens) : 0, side);
   return sampled;
@@ -270,7 +273,7 @@ SampledSides start_sample(const Scenario& scenario, const RunInputs& inputs, con
 Result<Verdict> judge(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
                       const RunControl& control) {
   check_hops(hops);
-  Side sides[2] = {{.half = Half::exact}, {.half = Half::plain, .hops = hops}};
+  AnswerSide sides[2] = {{.half = Half::exact}, {.half = Half::plain, .hops = hops}};
   if (auto error = run_whole(scenario, inputs, sides, control)) return *std::move(error);
   return Verdict{std::move(sides[0].answer), std::move(sides[1].answer), std::move(sides[0].terms)};
 }
@@ -333,7 +336,7 @@ Result<Answer> shares_of_queries(const Scenario& scenario, const RunInputs& inpu
         return choose_part(scenario, mask, slot,
                            {.queries = &pairs.query_tokens, .keys = &pairs.key_tokens});
       });
-  Side side{.half = Half::exact, .wanted = {.queries = false, .keys = true, .given = &given}};
+  AnswerSide side{.half = Half::exact, .wanted = {.queries = false, .keys = true, .given = &given}};
   start_answer(scenario, 0, std::ssize(pairs.key_tokens), side);
   RunWatch watch(control, count_units(scenario, parts, {&side, 1}),
                  total_pairs(scenario, parts, {&side, 1}));
@@ -351,7 +354,7 @@ Oracle dense_oracle() {
 
 Result<Answer> judge_exactly(const Scenario& scenario, const RunInputs& inputs,
                              const RunControl& control) {
-  Side sides[1] = {{.half = Half::exact}};
+  AnswerSide sides[1] = {{.half = Half::exact}};
   if (auto error = run_whole(scenario, inputs, sides, control)) return *std::move(error);
   return std::move(sides[0].answer);
 }
@@ -362,7 +365,7 @@ Answer exact_answer(const Scenario& scenario, const RunInputs& inputs) {
 
 Answer plain_answer(const Scenario& scenario, const RunInputs& inputs, const Hops& hops) {
   check_hops(hops);
-  Side sides[1] = {{.half = Half::plain, .hops = hops}};
+  AnswerSide sides[1] = {{.half = Half::plain, .hops = hops}};
   run_whole(scenario, inputs, sides, {});
   return std::move(sides[0].answer);
 }
