@@ -47,33 +47,46 @@ def said(grade: cpscope.Grade) -> Verdict:
     return Verdict(said, max(ratios, default=None), str(grade), " and ".join(causes), min((c["explained"] for c in grade.causes), default=0.0))
 
 
-def graded(scenario: cpscope.Scenario, answer: Callable[[int, Tensors], Mapping[str, Any]], **options: Any) -> Callable[[int], Verdict | None]:
-    """answer(rank, its q, k, v, d_out as [tokens, heads, dim]): what it computed, in any format that grade knows."""
+#: What a rank computes with: a scenario, mostly that of a preset, and the peer's answer to its q, k, v, d_out as [tokens, heads, dim].
+Answer = Callable[[Tensors], Mapping[str, Any]]
+Prepare = Callable[[int], tuple[cpscope.Scenario, Answer]]
+
+
+def graded(prepare: Prepare, **options: Any) -> Callable[[int], Verdict | None]:
+    """prepare(rank): the rank's scenario and answer, whose tensors may be in any format that grade knows."""
     def judge(rank: int) -> Verdict | None:
-        tensors = answer(rank, scenario.inputs(rank, torch=True))
-        ranks = cpscope.gather(None, **tensors)
+        scenario, answer = prepare(rank)
+        ranks = cpscope.gather(None, **answer(scenario.inputs(rank, torch=True)))
         return said(scenario.grade(ranks, **options)) if rank == 0 else None
     return judge
 
 
-def probed(scenario: cpscope.Scenario, answer: Callable[[int, Tensors], Mapping[str, Any]]) -> Callable[[int], Verdict | None]:
+def probed(prepare: Prepare) -> Callable[[int], Verdict | None]:
     """The same peer, asked the integer questions of probe."""
     def judge(rank: int) -> Verdict | None:
+        scenario, answer = prepare(rank)
+
         def attend(question: cpscope.Question) -> Any:
             parts = {name: torch.from_numpy(part).to(TYPES[scenario.dtype]) for name, part in question.of_rank(rank).items()}
             parts.setdefault("d_out", torch.zeros(parts["q"].shape[0], parts["q"].shape[1], parts["v"].shape[2], dtype=parts["q"].dtype))
-            tensors = answer(rank, parts)
+            tensors = answer(parts)
             return cpscope.gather(None, **{name: tensors[name] for name in NAMES if name in tensors and (question.backward or name in "out lse")})
         report = scenario.probe(attend)
         return Verdict("PASS" if report.passed else "FAIL", text=str(report)) if rank == 0 else None
     return judge
 
 
-def same_order(scenario: cpscope.Scenario, ids: Callable[[int], Any]) -> Callable[[int], Verdict | None]:
-    """ids(rank): the tokens that the peer gives the rank, in its order; "same" where the scenario's layout says so too."""
+def like(dtype: str, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    """Tensors of these shapes without numbers, for a preset."""
+    return [torch.empty(shape, dtype=TYPES[dtype], device="meta") for shape in shapes]
+
+
+def same_order(prepare: Callable[[int], tuple[cpscope.Scenario, Any]]) -> Callable[[int], Verdict | None]:
+    """prepare(rank): a scenario and the tokens that the peer gives the rank, in its order; "same" where the scenario's layout says so too."""
     def judge(rank: int) -> Verdict | None:
+        scenario, ids = prepare(rank)
         lists: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(lists, [int(token) for token in ids(rank)])
+        dist.all_gather_object(lists, [int(token) for token in ids])
         ours = [part.tolist() for part in scenario.layout().q_index]
         different = [r for r in range(len(lists)) if lists[r] != ours[r]]
         return Verdict("differs" if different else "same", text=f"ranks {different}: {lists} against {ours}" if different else "")

@@ -20,14 +20,16 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FRAMEWORKS = ("ring_flash_attn", "usp", "torch_ring", "torch_flex", "transformer_engine", "deepspeed", "megatron", "lucidrains", "jax_ring", "planted")
+FRAMEWORKS = ("ring_flash_attn", "usp", "torch_ring", "torch_flex", "torchtitan", "transformer_engine", "deepspeed", "megatron", "lucidrains",
+              "jax_ring", "planted")
 SECONDS = 1200  # for one framework
 
 # Exact versions: an expected verdict is one of a version. Those of ALONE come without what they depend on: kernels and
 # training frameworks that stand_ins.py replaces.
 PACKAGES = ("torch==2.15.0", "numpy==2.4.6", "deepspeed==0.19.8", "transformers==5.24.0", "jax==0.10.2", "ring-attention-pytorch==0.5.20",
-            "ring-flash-attn==0.1.8")
-ALONE = ("yunchang==0.6.4", "transformer-engine==2.20.2", "megatron-core==0.16.1", "ringattention==0.1.2")
+            "ring-flash-attn==0.1.8", "tyro==1.0.17")
+ALONE = ("yunchang==0.6.4", "transformer-engine==2.20.2", "megatron-core==0.16.1", "ringattention==0.1.2", "torchtitan==0.3.0",
+         "spmd_types==0.2.3")
 
 
 def install(folder: Path, latest: bool) -> Path | None:

@@ -4,9 +4,10 @@
     scenario = cpscope.Scenario.load("thd_padding_p2p")   # or Scenario(text), Scenario.of(heads=8, ...)
     print(scenario.grade({"out": out}))                   # numpy or torch, packed order or by rank
 
-`Scenario` is the main class: layout(), plan(), inputs(), oracle(), grade(), probe(), with_order(). `gather` collects the
-tensors of all ranks of a real run; from_te, from_megatron, from_torch, from_ring_flash_attention, from_usp and from_magi
-import the token orders of frameworks. Everything is computed on the CPU, with the GIL released.
+`Scenario` is the main class: layout(), plan(), inputs(), oracle(), grade(), probe(), with_order(). Its class methods from_te,
+from_megatron, from_torch_cp, from_titan, from_magi, from_deepspeed, from_usp and from_ring_flash_attention read the objects of
+frameworks. `gather` collects the tensors of all ranks of a real run; the functions from_te, from_megatron, from_torch,
+from_ring_flash_attention, from_usp and from_magi import token orders alone. Everything is computed on the CPU, with the GIL released.
 """
 from ._core import version as __version__
 from ._errors import Complaint, Error, InputError, RefusedError, ScenarioError, UnavailableError

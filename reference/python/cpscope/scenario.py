@@ -17,6 +17,7 @@ from ._errors import Complaint, Error, InputError, ScenarioError, input_error
 from .grade import Grade
 from .layout import Layout, Plan
 from .order import Order, boundaries_of, text_of
+from .presets import Presets
 from .probe import ProbeReport, Question
 
 _SHIPPED = pathlib.Path(__file__).parent / "scenarios"
@@ -143,8 +144,11 @@ def _text_of_keys(keys: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-class Scenario:
+class Scenario(Presets):
     """One scenario: what is computed, on which batch, split how, in which number formats. Immutable.
+
+    from_te, from_megatron, from_torch_cp, from_titan, from_magi, from_deepspeed, from_usp and from_ring_flash_attention make one of what
+    the users of a framework hold.
 
     text: TOML (the format of `scenarios/`); folder: the base of relative file names in it. ScenarioError gives line
     and column of every error in it.
@@ -205,7 +209,7 @@ class Scenario:
                 warnings.warn(_without_place(warning), stacklevel=4)
 
     def __reduce__(self) -> Any:
-        return _restore, (self._core.text, self._core.path, self._orders)
+        return _restore, (self._core.text, self._core.path, self._orders, self._inferred, self._format)
 
     def __eq__(self, other: object) -> bool:
         """True if both describe the same scenario; file names, comments and titles do not count."""
@@ -292,6 +296,7 @@ class Scenario:
                     else one._replace(where=_without_place(one.where)) for one in error.complaints]
             raise type(error)(told) from None
         made._orders = (*self._orders, (order, kv_order))
+        made._inferred, made._format = self._inferred, self._format
         return made
 
     def inputs(self, rank: int | None = None, torch: bool = False, poison: bool = False) -> dict[str, Any]:
@@ -315,7 +320,8 @@ class Scenario:
         tensors: your own q, k, v (and d_out for gradients, sink if it is learnable), as `grade` takes them; else the
         scenario's. Their values are used unrounded. The answer is in packed order.
         """
-        return _core.oracle(self._core, [] if tensors is None else records(tensors), order, format)
+        given = [] if tensors is None else records(tensors)
+        return self._read(lambda format: _core.oracle(self._core, given, order, format), format)
 
     def grade(self, tensors: Tensors, *, order: str | None = None, format: str | None = None,
               lse_layout: str | None = None, ignore_padding: bool = False, sample: int = 0,
@@ -341,8 +347,9 @@ class Scenario:
             if name not in _ANSWERS or not 0 <= budget < math.inf:
                 raise input_error(f"invalid budget: {name}={budget}",
                                   f"a finite number for one of {', '.join(_ANSWERS)}")
-        return Grade(*_core.grade(self._core, records(tensors), order, format, lse_layout, ignore_padding, int(sample),
-                                  widened, [(str(name), str(theirs)) for name, theirs in (names or {}).items()]))
+        given, theirs = records(tensors), [(str(name), str(their)) for name, their in (names or {}).items()]
+        return Grade(*self._read(lambda format: _core.grade(self._core, given, order, format, lse_layout, ignore_padding, int(sample), widened, theirs),
+                                 format))
 
     def probe(self, attend: Callable[[Question], Tensors], *, order: str | None = None, format: str | None = None,
               lse_layout: str | None = None) -> ProbeReport:
@@ -354,7 +361,16 @@ class Scenario:
         """
         def ask(question: tuple[str, _core.Scenario, dict[str, np.ndarray]]) -> Any:
             return records(attend(Question(*question)))
-        return ProbeReport(*_core.probe(self._core, ask, order, format, lse_layout))
+        return ProbeReport(*self._read(lambda format: _core.probe(self._core, ask, order, format, lse_layout), format))
+
+    def _read(self, call: Callable[[str | None], Any], format: str | None) -> Any:
+        """call(format); if shapes are ambiguous without one, with that of the preset's framework."""
+        try:
+            return call(format)
+        except InputError as error:
+            if format is not None or self._format is None or "in several ways" not in str(error):
+                raise
+            return call(self._format)
 
     def _of_rank(self, tensors: dict[str, np.ndarray], rank: int) -> dict[str, np.ndarray]:
         layout = self.layout()
@@ -373,7 +389,8 @@ class Scenario:
     def __repr__(self) -> str:
         s = self._settings
         return (f"<cpscope.Scenario {s['title'] or 'without a title'!r}: {sum(s['lengths'])} tokens, "
-                f"{s['attn_mask_type']}, {s['cp_size']} ranks, {s['cp_comm_type']}, {s['layout']}, {s['dtype']}>")
+                f"{s['attn_mask_type']}, {s['cp_size']} ranks, {s['cp_comm_type']}, {s['layout']}, {s['dtype']}>"
+                + ("\n" + self.inferred_text() if self._inferred else ""))
 
 
 def _without_place(text: str) -> str:
@@ -381,9 +398,10 @@ def _without_place(text: str) -> str:
     return re.sub(r"^(<keys>|order)(:\d+)*(: )?", "", text)
 
 
-def _restore(text: str, path: str, orders: tuple[tuple[Any, Any], ...]) -> Scenario:
+def _restore(text: str, path: str, orders: tuple[tuple[Any, Any], ...], inferred: dict[str, Any] = {}, format: str | None = None) -> Scenario:
     """A scenario from a pickle."""
     scenario = Scenario._of_core(_core.parse(text, path))
+    scenario._inferred, scenario._format = inferred, format
     for order, kv_order in orders:
         scenario = scenario.with_order(order, kv_order)
     return scenario

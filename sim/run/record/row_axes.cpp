@@ -100,13 +100,32 @@ std::optional<Fit> try_pattern(const Pattern& pattern, const std::vector<int64_t
   return fit;
 }
 
-/// Every reading of the shape under a pattern: ranks joined along sequences, or along positions.
+/// The rows of a batch into which documents are packed, one row after another, if the shape has
+/// them: only the shape says how many there are. Otherwise 0.
+int64_t rows_of_documents(const Pattern& pattern, const std::vector<int64_t>& shape,
+                          const RowExtents& extents) {
+  const size_t axis = pattern.axes.find('b');
+  if (axis >= shape.size() || extents.ranks > 1) return 0;
+  const int64_t batch = shape[axis];
+  const bool is_known = batch < 2 || batch == extents.sequences;  // by another reading
+  return is_known || extents.rows % batch != 0 || extents.sequences % batch != 0 ? 0 : batch;
+}
+
+/// Every reading of the shape under a pattern: ranks joined along sequences, or along positions, or
+/// rows of a batch of packed documents.
 void add_fits(const Pattern& pattern, const std::vector<int64_t>& shape, const RowExtents& extents,
-              std::vector<Fit>& fits) {
+              const RowChoices& choices, std::vector<Fit>& fits) {
   if (pattern.axes.find('t') != std::string_view::npos) {
     if (auto fit = try_pattern(pattern, shape, extents, {nullptr, 1, extents.rows, false, {}}))
       fits.push_back(*fit);
     return;
+  }
+  const int64_t batch =
+      choices.preferred == RowFormat::thd ? rows_of_documents(pattern, shape, extents) : 0;
+  if (batch > 0) {
+    if (auto fit =
+            try_pattern(pattern, shape, extents, {nullptr, batch, extents.rows / batch, false, {}}))
+      fits.push_back(*fit);
   }
   if (extents.sequences == 0) return;
   const int64_t all = extents.sequences * extents.ranks;
@@ -151,8 +170,8 @@ Error no_fit(const Tensor& tensor, const RowExtents& extents, const RowChoices& 
   if (choices.format && *choices.format != RowFormat::thd) {
     wanted =
         extents.sequences == 0
-            ? fmt::format("sequences of equal slots on every rank, which {} asks for",
-                          to_name(*choices.format))
+            ? fmt::format("{} with {} tokens in one or more rows of a batch, {} heads",
+                          to_name(*choices.format), extents.rows, extents.heads)
             : fmt::format("{} with {} sequences of {} positions, {} heads",
                           to_name(*choices.format), extents.sequences,
                           extents.rows / std::max<int64_t>(1, extents.sequences * extents.ranks),
@@ -183,7 +202,7 @@ std::vector<Fit> find_fits(const Tensor& tensor, const RowExtents& extents,
     for (const Pattern& pattern : patterns) {
       if (choices.format && pattern.format != *choices.format) continue;
       if (extents.lanes == 0 && choices.lse_layout && pattern.lse != *choices.lse_layout) continue;
-      add_fits(pattern, tensor.shape, extents, fits);
+      add_fits(pattern, tensor.shape, extents, choices, fits);
     }
   };
   if (extents.lanes == 0) {

@@ -27,9 +27,11 @@ std::optional<LseLayout> find_lse_layout(std::string_view name);
 
 /// The sizes that a tensor of one name must have.
 struct RowExtents {
-  int64_t rows = 0;       // of all the ranks that the tensor holds
-  int64_t ranks = 1;      // local buffers in it, one after another, of equal size where needed
-  int64_t sequences = 0;  // of equal slots in each local buffer; 0: they are not equal
+  int64_t rows = 0;   // of all the ranks that the tensor holds
+  int64_t ranks = 1;  // local buffers in it, one after another, of equal size where needed
+  // Of equal slots in each local buffer; 0: they are not equal. A batch of packed documents may
+  // have another number of rows (b), one after another in the buffer: its shape says how many.
+  int64_t sequences = 0;
   int64_t heads = 0;
   int64_t lanes = 0;  // elements of a head; 0: the tensor is lse, which has none
 };

@@ -23,25 +23,25 @@ def ring(ranks: int, heads: int = 4, kv_heads: int = 4, causal: bool = True, str
         position = position.view(bucket, -1).t().flatten()
     scenario = scenario.with_order([torch.cat([b * TOKENS + position[rank * part:(rank + 1) * part] for b in range(BATCH)]) for rank in range(ranks)])
 
-    def answer(rank: int, tensors: Tensors) -> dict[str, Any]:
+    def answer(tensors: Tensors) -> dict[str, Any]:
         leaf = leaves(tensors, lambda x: x.unflatten(0, (BATCH, -1)))
         out = ring_flash_attn(leaf["q"], leaf["k"], leaf["v"], None, causal, bucket, True, striped, lookback, ranks, bool(softcap), softcap or 50.0)
         return with_gradients(leaf, out)
-    return graded(scenario, answer)
+    return graded(lambda _: (scenario, answer))
 
 
 def zig_zag(ranks: int, dtype: str = "fp32") -> Any:
     scenario = cpscope.Scenario.of(heads=4, head_dim=HEAD_DIM, batch_size=BATCH, seqlen=TOKENS, qkv_format="bshd", cp_size=ranks, dtype=dtype,
                                    cp_comm_type="all_gather")
 
-    def answer(rank: int, tensors: Tensors) -> dict[str, Any]:
+    def answer(tensors: Tensors) -> dict[str, Any]:
         whole = {name: tensor.unflatten(0, (BATCH, TOKENS)).transpose(1, 2).flatten(0, 1) for name, tensor in scenario.inputs(torch=True).items()}
         parts = {name: zig_zag_shard(tensor) for name, tensor in whole.items()}
         (_, queries, keys), _ = parts["q"]
         leaf = leaves({name: part[0][0] for name, part in parts.items()}, lambda x: x.unflatten(0, (BATCH, -1)))
         out = zig_zag_attn(leaf["q"], leaf["k"], leaf["v"], attn_mask=queries[:, None] >= keys[None])
         return with_gradients(leaf, out)
-    return graded(scenario, answer, format="bhsd")
+    return graded(lambda _: (scenario, answer), format="bhsd")
 
 
 def cases() -> Iterator[Case]:

@@ -7,7 +7,8 @@ import torch
 
 import cpscope
 import stand_ins
-from case import Case, Tensors, graded, leaves, probed, with_gradients
+from case import Answer, Case, Prepare, Tensors, graded, leaves, like, probed, with_gradients
+from page import told
 
 PACKAGE = "ring-flash-attn"
 
@@ -22,75 +23,73 @@ PACKED = {"ring": peer.ring_flash_attn_varlen_func, "zigzag": peer.zigzag_ring_f
 
 
 def dense(kind: str, ranks: int, heads: int = 8, kv_heads: int = 2, batch: int = 1, window: tuple[int, int] = (-1, -1), causal: bool = True,
-          seqlen: int = 256, dtype: str = "bf16") -> tuple[cpscope.Scenario, Any]:
-    scenario = cpscope.Scenario.of(
-        heads=heads, kv_heads=kv_heads, head_dim=64, batch_size=batch, seqlen=seqlen, qkv_format="bshd", window_size=list(window),
-        attn_mask_type="causal" if causal else "no_mask", cp_size=ranks, dtype=dtype, dkv_hops="ring")
-    cu_seqlens = [seqlen * i for i in range(batch + 1)]
-    scenario = scenario.with_order(cpscope.from_ring_flash_attention(kind, cp_size=ranks, cu_seqlens=cu_seqlens))
+          seqlen: int = 256, dtype: str = "bf16") -> Prepare:
+    def prepare(_: int) -> tuple[cpscope.Scenario, Answer]:
+        call: dict[str, Any] = dict(causal=causal, window_size=window)
+        of_q, of_k = ((batch, seqlen // ranks, of, 64) for of in (heads, kv_heads))
 
-    def answer(rank: int, tensors: Tensors) -> dict[str, Any]:
-        leaf = leaves(tensors, lambda x: x.unflatten(0, (batch, -1)))
-        attend = getattr(sys.modules[f"ring_flash_attn.{DENSE[kind]}"], f"{DENSE[kind]}_func")  # planting.py may have changed it
-        out, lse, _ = attend(leaf["q"], leaf["k"], leaf["v"], causal=causal, window_size=window, return_attn_probs=True)
-        return with_gradients(leaf, out, lse=lse)
-    return scenario, answer
+        def answer(tensors: Tensors) -> dict[str, Any]:
+            leaf = leaves(tensors, lambda x: x.unflatten(0, (batch, -1)))
+            out, lse, _ = DENSE[kind](leaf["q"], leaf["k"], leaf["v"], **call, return_attn_probs=True)
+            return with_gradients(leaf, out, lse=lse)
+        return cpscope.Scenario.from_ring_flash_attention(DENSE[kind], *like(dtype, of_q, of_k, of_k), **call), answer
+    return prepare
 
 
-def packed(kind: str, ranks: int, lengths: list[int], dtype: str = "bf16") -> tuple[cpscope.Scenario, Any]:
-    cu_seqlens = [0, *accumulate(lengths)]
-    scenario = cpscope.Scenario.of(heads=8, kv_heads=2, head_dim=64, cu_seqlens=cu_seqlens, cp_size=ranks, dtype=dtype, dkv_hops="ring",
-                                   attn_mask_type="padding_causal")
-    scenario = scenario.with_order(cpscope.from_ring_flash_attention(kind, cp_size=ranks, cu_seqlens=cu_seqlens))
-    local = torch.tensor(cu_seqlens, dtype=torch.int32) // ranks
+def packed(kind: str, ranks: int, lengths: list[int], dtype: str = "bf16") -> Prepare:
+    def prepare(_: int) -> tuple[cpscope.Scenario, Answer]:
+        call: dict[str, Any] = dict(cu_seqlens=torch.tensor([0, *accumulate(lengths)], dtype=torch.int32) // ranks, max_seqlen=max(lengths) // ranks,
+                                    causal=True)
+        of_q, of_k = ((sum(lengths) // ranks, of, 64) for of in (8, 2))
 
-    def answer(rank: int, tensors: Tensors) -> dict[str, Any]:
-        leaf = leaves(tensors, lambda x: x)
-        out = PACKED[kind](leaf["q"], leaf["k"], leaf["v"], local, max(lengths) // ranks, causal=True)
-        return with_gradients(leaf, out)
-    return scenario, answer
+        def answer(tensors: Tensors) -> dict[str, Any]:
+            leaf = leaves(tensors, lambda x: x)
+            return with_gradients(leaf, PACKED[kind](leaf["q"], leaf["k"], leaf["v"], **call))
+        return cpscope.Scenario.from_ring_flash_attention(PACKED[kind], *like(dtype, of_q, of_k, of_k), **call), answer
+    return prepare
 
 
-def llama3(ranks: int, lengths: list[int], causal: bool = True, window: tuple[int, int] = (-1, -1)) -> tuple[cpscope.Scenario, Any]:
-    cu_seqlens = [0, *accumulate(lengths)]
-    scenario = cpscope.Scenario.of(heads=8, kv_heads=2, head_dim=64, cu_seqlens=cu_seqlens, cp_size=ranks, dtype="bf16",
-                                   cp_comm_type="all_gather", attn_mask_type="padding_causal" if causal else "padding", window_size=list(window),
-                                   pad_between_seqs=False, layout="contiguous")
-    scenario = scenario.with_order(cpscope.from_ring_flash_attention("llama3", cp_size=ranks, cu_seqlens=cu_seqlens))
+def llama3(ranks: int, lengths: list[int], causal: bool = True, window: tuple[int, int] = (-1, -1)) -> Prepare:
+    def prepare(rank: int) -> tuple[cpscope.Scenario, Answer]:
+        cu_seqlens = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+        bounds = peer.llama3_flash_attn_prepare_cu_seqlens(cu_seqlens, causal, rank, ranks)
+        call: dict[str, Any] = dict(heads_k_stride=1, local_k_slice=bounds[4], causal=causal, window_size=window)
+        of_q, of_k = ((sum(lengths) // ranks, of, 64) for of in (8, 2))
 
-    def answer(rank: int, tensors: Tensors) -> dict[str, Any]:
-        leaf = leaves(tensors, lambda x: x)
-        cu_q, cu_k, max_q, max_k, keys = peer.llama3_flash_attn_prepare_cu_seqlens(torch.tensor(cu_seqlens, dtype=torch.int32), causal, rank, ranks)
-        out = peer.llama3_flash_attn_varlen_func(leaf["q"], leaf["k"], leaf["v"], cu_q, cu_k, max_q, max_k, heads_k_stride=1, local_k_slice=keys,
-                                                 causal=causal, window_size=window)
-        return with_gradients(leaf, out)
-    return scenario, answer
+        def answer(tensors: Tensors) -> dict[str, Any]:
+            leaf = leaves(tensors, lambda x: x)
+            return with_gradients(leaf, peer.llama3_flash_attn_varlen_func(leaf["q"], leaf["k"], leaf["v"], *bounds[:4], **call))
+        scenario = cpscope.Scenario.from_ring_flash_attention(peer.llama3_flash_attn_varlen_func, *like("bf16", of_q, of_k, of_k), *bounds[:4], **call,
+                                                              cu_seqlens=cu_seqlens)
+        return scenario, answer
+    return prepare
 
 
 def cases() -> Iterator[Case]:
+    yield Case("the page's lines", 4, told("ring-flash-attention", like("bf16", (2, 64, 8, 64), (2, 64, 2, 64), (2, 64, 2, 64))))
     for kind in ("ring", "zigzag", "stripe"):
-        yield Case(f"{kind}, causal, bf16, GQA", 4, graded(*dense(kind, 4)))
-    yield Case("zigzag, causal, fp16, MQA, batch 2", 2, graded(*dense("zigzag", 2, kv_heads=1, batch=2, dtype="fp16")))
-    yield Case("ring, full, bf16", 4, graded(*dense("ring", 4, causal=False)))
-    yield Case("zigzag, causal, bf16, probe", 4, probed(*dense("zigzag", 4)))
-    yield Case("stripe, causal, bf16, probe", 4, probed(*dense("stripe", 4)))
-    yield Case("ring, causal, fp16", 4, graded(*dense("ring", 4, dtype="fp16")), "FAIL dq", "dq is rounded to bf16: `dq.to(torch.bfloat16)`",
+        yield Case(f"{kind}, causal, bf16, GQA", 4, graded(dense(kind, 4)))
+    yield Case("zigzag, causal, fp16, MQA, batch 2", 2, graded(dense("zigzag", 2, kv_heads=1, batch=2, dtype="fp16")))
+    yield Case("ring, full, bf16", 4, graded(dense("ring", 4, causal=False)))
+    yield Case("zigzag, causal, bf16, probe", 4, probed(dense("zigzag", 4)))
+    yield Case("stripe, causal, bf16, probe", 4, probed(dense("stripe", 4)))
+    yield Case("ring, causal, fp16", 4, graded(dense("ring", 4, dtype="fp16")), "FAIL dq", "dq is rounded to bf16: `dq.to(torch.bfloat16)`",
                "rounded_to_bf16")
-    yield Case("ring, causal, fp32", 4, graded(*dense("ring", 4, dtype="fp32")), "FAIL dq or FAIL dq dk dv",
+    yield Case("ring, causal, fp32", 4, graded(dense("ring", 4, dtype="fp32")), "FAIL dq or FAIL dq dk dv",
                "`.to(torch.float32)` is the buffer itself, which later steps overwrite; whether before dk and dv are sent is chance",
                "buffer_reused")
-    yield Case("ring, window 31 left", 4, graded(*dense("ring", 4, window=(31, 0))), "FAIL out lse dq dk dv",
+    yield Case("ring, window 31 left", 4, graded(dense("ring", 4, window=(31, 0))), "FAIL out lse dq dk dv",
                "each step applies the window as if its keys were the query's own; its README says: not supported",
                "mask_by_local_place")
     lengths = [64, 128, 24, 40]
     for kind in ("ring", "zigzag"):
-        yield Case(f"{kind} varlen, 4 documents, bf16", 4, graded(*packed(kind, 4, lengths)))
-    yield Case("ring varlen, 4 documents, fp16", 4, graded(*packed("ring", 4, lengths, "fp16")), "FAIL dq", "as ring, fp16",
+        yield Case(f"{kind} varlen, 4 documents, bf16", 4, graded(packed(kind, 4, lengths)))
+    yield Case("ring varlen, 4 documents, fp16", 4, graded(packed("ring", 4, lengths, "fp16")), "FAIL dq", "as ring, fp16",
                "rounded_to_bf16")
     lengths = [61, 123, 29, 43]
-    yield Case("llama3 varlen, causal", 4, graded(*llama3(4, lengths)))
-    yield Case("llama3 varlen, causal, window 17 left", 4, graded(*llama3(4, lengths, window=(17, 0))))
-    yield Case("llama3 varlen, full", 4, graded(*llama3(4, lengths, causal=False)))
-    yield Case("llama3 varlen, full, window 17 left, 5 right", 4, graded(*llama3(4, lengths, False, (17, 5))), "FAIL out dq dk dv",
+    yield Case("llama3 varlen, causal", 4, graded(llama3(4, lengths)))
+    yield Case("llama3 varlen, causal, window 17 left", 4, graded(llama3(4, lengths, window=(17, 0))))
+    yield Case("llama3 varlen, full", 4, graded(llama3(4, lengths, causal=False)))
+    yield Case("llama3 varlen, full, window 17 left, 5 right", 4, graded(llama3(4, lengths, False, (17, 5))), "FAIL out dq dk dv",
                "each rank attends over its documents' keys from their begin; a window needs the queries' positions",
                "mask_by_local_place")

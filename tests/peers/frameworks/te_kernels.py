@@ -1,9 +1,14 @@
 """TransformerEngine's context_parallel.py on a machine without a GPU: its schedules and messages as they are, its kernels in
 plain torch under their names."""
+import __future__
 import ast
 import importlib.metadata
 import importlib.util
+import logging
+import math
+import os
 import sys
+from contextlib import nullcontext
 import types
 from pathlib import Path
 from typing import Any
@@ -26,6 +31,68 @@ def take(file: str, *names: str, **known: Any) -> dict[str, Any]:
     scope = dict(known)
     exec(compile(tree, file, "exec"), scope)
     return {name: scope[name] for name in names}
+
+
+def arguments(method: str) -> tuple[str, ...]:
+    """Names of the arguments of a method of TransformerEngine's DotProductAttention."""
+    return tuple(argument.arg for argument in _methods(method)[1][method].args.args[1:])
+
+
+def _methods(*names: str) -> tuple[ast.Module, dict[str, Any]]:
+    """The class DotProductAttention with some of its methods, and these."""
+    tree = ast.parse((ROOT / "attention/dot_product_attention/dot_product_attention.py").read_text())
+    tree.body = [node for node in tree.body if getattr(node, "name", None) == "DotProductAttention"]
+    its_class: Any = tree.body[0]
+    its_class.body = [node for node in its_class.body if getattr(node, "name", None) in names]
+    return tree, {node.name: node for node in its_class.body}
+
+
+class _Base(torch.nn.Module):
+    """TransformerEngineBaseModule, without FP8."""
+
+    def __init__(self, name: str | None = None):
+        super().__init__()
+
+    def set_tensor_parallel_group(self, group: Any) -> None:
+        self.tp_group = group
+
+
+def attention_module(peer: Any) -> Any:
+    """TransformerEngine's class DotProductAttention: its constructor and set_context_parallel_group as they are. Its call selects kernels
+    by the GPU; here it is that of its FlashAttention with context parallelism, into context_parallel.py (`peer`)."""
+    tree, _ = _methods("__init__", "set_context_parallel_group")
+    utils = take("attention/dot_product_attention/utils.py", "check_set_window_size", warnings=logging, Tuple=tuple)
+    scope = dict(TransformerEngineBaseModule=_Base, torch=torch, math=math, os=os, logging=logging, nullcontext=nullcontext,
+                 dpa_utils=types.SimpleNamespace(**utils), attn_log=types.SimpleNamespace(_log_level=logging.WARNING, _stream_handler=logging.NullHandler()),
+                 get_distributed_world_size=dist.get_world_size, CPLoadBalancingStrategy=peer.CPLoadBalancingStrategy, AttnTypes=("self", "cross"),
+                 Parameter=torch.nn.Parameter, **{name: lambda *_, **__: None for name in ("FlashAttention", "FusedAttention", "UnfusedDotProductAttention")})
+    exec(compile(tree, "dot_product_attention.py", "exec", __future__.annotations.compiler_flag), scope)
+
+    class DotProductAttention(scope["DotProductAttention"]):  # type: ignore[misc,name-defined]
+        use_flash_attn_3 = False
+
+        def forward(self, query_layer: Tensor, key_layer: Tensor, value_layer: Tensor, *, qkv_format: str | None = None,
+                    cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None, cu_seqlens_q_padded: Any = None, cu_seqlens_kv_padded: Any = None,
+                    attn_mask_type: str | None = None, window_size: Any = None, pad_between_seqs: bool = False) -> Tensor:
+            form, mask = qkv_format or self.qkv_format, attn_mask_type or self.attn_mask_type
+            group = self.cp_group[0] if isinstance(self.cp_group, list) else self.cp_group
+            ranks = math.prod(map(dist.get_world_size, self.cp_group)) if isinstance(self.cp_group, list) else dist.get_world_size(group)
+            if form == "thd":
+                cu_seqlens_q_padded = cu_seqlens_q if cu_seqlens_q_padded is None else cu_seqlens_q_padded
+                cu_seqlens_kv_padded = cu_seqlens_kv if cu_seqlens_kv_padded is None else cu_seqlens_kv_padded
+                longest = int(cu_seqlens_q_padded.diff().max())
+            else:
+                longest = query_layer.shape[0 if form == "sbhd" else 1] * ranks
+                cu_seqlens_q = cu_seqlens_kv = torch.tensor([longest * i for i in range(query_layer.shape[1 if form == "sbhd" else 0] + 1)],
+                                                            dtype=torch.int32)
+            window = self.window_size if window_size is None else utils["check_set_window_size"](mask, window_size)
+            out = peer.attn_forward_func_with_cp(
+                True, query_layer, key_layer, value_layer, cu_seqlens_q, cu_seqlens_kv, longest, longest, cu_seqlens_q_padded, cu_seqlens_kv_padded,
+                0.0, self.cp_group, self.cp_global_ranks, self.cp_stream, self.cp_comm_type, softmax_scale=self.softmax_scale, qkv_format=form,
+                attn_mask_type=mask, window_size=window, use_flash_attn_3=self.use_flash_attn_3, pad_between_seqs=pad_between_seqs,
+                load_balancing_strategy=self.load_balancing_strategy)
+            return out.flatten(-2)
+    return DotProductAttention
 
 
 def _parts(cu_seqlens: Tensor) -> list[tuple[int, int]]:

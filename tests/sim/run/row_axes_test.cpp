@@ -134,11 +134,36 @@ TEST(RowAxes, NameTheShapeThatFitsNothing) {
             "[10, 3, 2]");
   RowExtents uneven = kTwoSequences;
   uneven.sequences = 0;
-  const Tensor square{"out", {2, 5, 3, 2}, Dtype::fp32, in_rows(10, 2)};
+  const Tensor square{"out", {3, 5, 3, 2}, Dtype::fp32, in_rows(15, 2)};
   EXPECT_EQ(
       to_text(read_rows(square, uneven, {.format = RowFormat::bshd}).error()),
-      "tensor \"out\" has a shape that fits nothing: [2, 5, 3, 2]; the scenario's batch gives "
-      "sequences of equal slots on every rank, which bshd asks for");
+      "tensor \"out\" has a shape that fits nothing: [3, 5, 3, 2]; the scenario's batch gives "
+      "bshd with 10 tokens in one or more rows of a batch, 3 heads");
+}
+
+TEST(RowAxes, ReadDocumentsPackedIntoTheRowsOfABatch) {
+  // Two rows of five tokens, with any number of documents in each.
+  RowExtents extents = kTwoSequences;
+  const auto of_row = [](int64_t b, int64_t s) { return b * 5 + s; };
+  for (const int64_t sequences : {0, 4}) {
+    extents.sequences = sequences;
+    for (const RowFormat format : {RowFormat::bshd, RowFormat::sbhd, RowFormat::bhsd}) {
+      const std::string axes(to_name(format));
+      const std::vector<int64_t> shape =
+          format == RowFormat::bshd   ? std::vector<int64_t>{2, 5, 3, 2}
+          : format == RowFormat::sbhd ? std::vector<int64_t>{5, 2, 3, 2}
+                                      : std::vector<int64_t>{2, 3, 5, 2};
+      const Result<RowsRead> read =
+          read_rows(make(axes, shape, of_row), extents, {.format = format});
+      ASSERT_TRUE(read.ok()) << axes << ": " << to_text(read.error());
+      EXPECT_EQ(read.value().values, in_rows(10, kLanes)) << axes << " as " << read.value().axes;
+    }
+  }
+  extents.sequences = 0;
+  const Tensor square = make("bshd", {2, 5, 3, 2}, of_row);
+  EXPECT_FALSE(read_rows(square, extents, {}).ok()) << "it may be sbhd with a batch of five";
+  const RowChoices equal_sequences{.format = RowFormat::bshd, .preferred = RowFormat::bshd};
+  EXPECT_FALSE(read_rows(square, extents, equal_sequences).ok()) << "not packed";
 }
 
 }  // namespace
