@@ -4,7 +4,9 @@
 #include "sim/plan/visit_items.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <queue>
 #include <unordered_map>
 #include <utility>
 
@@ -372,14 +374,14 @@ class PassCompiler {
       if (use.last_step == step_) leaving_.push_back(result.place);
     }
     results_.clear();
-    std::sort(leaving_.begin(), leaving_.end(), [](const Place& a, const Place& b) {
-      return std::pair(a.rank, a.block) < std::pair(b.rank, b.block);
-    });
-    leaving_.erase(std::unique(leaving_.begin(), leaving_.end()), leaving_.end());
   }
 
   /// Sends the sums that are complete to the owners of their rows.
   void send_results() {
+    std::sort(leaving_.begin(), leaving_.end(), [](const Place& a, const Place& b) {
+      return std::pair(a.rank, a.block) < std::pair(b.rank, b.block);
+    });
+    leaving_.erase(std::unique(leaving_.begin(), leaving_.end()), leaving_.end());
     for (const Place& place : leaving_) {
       const DraftBlock& of = block(place.block);
       const BufferId sum = uses_.at(place).sum;
@@ -465,20 +467,24 @@ class PassCompiler {
 
   void share_in_group(const std::vector<BufferId>& group) {
     struct Slot {
-      int64_t last;
       int64_t rows;
       std::vector<BufferId> users;
     };
     std::vector<Slot> slots;
+    using Busy = std::pair<int64_t, size_t>;  // last stage of the present user, slot
+    std::priority_queue<Busy, std::vector<Busy>, std::greater<>> busy;
     for (const BufferId id : group) {
       const Need& need = needs_[id];
-      const int64_t rows = builder_.plan().rows(need.tokens);
-      auto slot = std::find_if(slots.begin(), slots.end(),
-                               [&](const Slot& s) { return s.last < need.first; });
-      if (slot == slots.end()) slot = slots.insert(slots.end(), Slot{-1, 0, {}});
-      slot->last = need.last;
-      slot->rows = std::max(slot->rows, rows);
-      slot->users.push_back(id);
+      size_t slot = slots.size();
+      if (!busy.empty() && busy.top().first < need.first) {
+        slot = busy.top().second;
+        busy.pop();
+      } else {
+        slots.push_back({0, {}});
+      }
+      busy.emplace(need.last, slot);
+      slots[slot].rows = std::max(slots[slot].rows, builder_.plan().rows(need.tokens));
+      slots[slot].users.push_back(id);
     }
     for (size_t s = 0; s < slots.size(); ++s) {
       const Need& first = needs_[slots[s].users.front()];
