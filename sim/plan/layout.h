@@ -56,4 +56,8 @@ ReorderIndex reorder_to_sequence(std::span<const std::vector<TokenRun>> runs_by_
 /// More runs than this are refused: a plan with them would not fit in memory.
 inline constexpr int64_t kMaxRuns = int64_t{1} << 26;
 
+/// token_ring: true if the first of a rank's two chunks sees no key of a rank with a higher number,
+/// so that only the second one travels beyond rank 0.
+bool token_ring_sends_halves(const Scenario& scenario, const Layout& layout);
+
 }  // namespace cpscope

@@ -1,6 +1,5 @@
 #include "sim/plan/check/check_rows.h"
 #include "sim/plan/plan_summary.h"
-#include "sim/plan/planner/planner.h"
 #include "sim/plan/visible_interval.h"
 
 #include <algorithm>

@@ -11,10 +11,6 @@ namespace cpscope {
 /// that names them; nothing when the scenario is possible.
 std::optional<Error> refuse_by_rule(const Scenario& scenario);
 
-/// token_ring: true if the first of a rank's two chunks sees no key of a rank with a higher number,
-/// so that only the second one travels beyond rank 0.
-bool token_ring_sends_halves(const Scenario& scenario, const Layout& layout);
-
 /// Turns a scenario into the complete schedule of every rank, forward and backward. Nothing is
 /// executed. An impossible scenario (mathematics, head counts, memory) is refused with an error
 /// that names the reason.

@@ -1,4 +1,3 @@
-#include "sim/plan/planner/planner.h"
 #include "sim/plan/planner/planner_parts.h"
 #include "sim/plan/planner/schedule_draft.h"
 
@@ -43,23 +42,6 @@ std::vector<TokenRun> rows_of_second_chunks(const PlanBuilder& builder, RankId r
 }
 
 }  // namespace
-
-bool token_ring_sends_halves(const Scenario& scenario, const Layout& layout) {
-  const MaskType mask = scenario.attention.mask_type;
-  const bool is_causal = mask == MaskType::causal || mask == MaskType::causal_bottom_right ||
-                         mask == MaskType::padding_causal ||
-                         mask == MaskType::padding_causal_bottom_right;
-  // dual_chunk cuts every slot; dual_chunk_packed cuts the batch if it is packed, else its rows.
-  const bool has_chunks =
-      layout.kind == LayoutKind::dual_chunk ||
-      (layout.kind == LayoutKind::dual_chunk_packed && scenario.batch.qkv_format == QkvFormat::thd);
-  const auto is_self = [](const SequenceSlot& slot) {
-    return slot.q_begin == slot.kv_begin && slot.q_valid == slot.kv_valid &&
-           slot.q_slot == slot.kv_slot;
-  };
-  return is_causal && has_chunks &&
-         std::all_of(layout.slots.sequences.begin(), layout.slots.sequences.end(), is_self);
-}
 
 std::optional<Error> plan_pass_q(PlanBuilder& builder) {
   ScheduleDraft draft;
