@@ -3,6 +3,7 @@
 #include "sim/run/grade/tensor_grader.h"
 #include "sim/run/grade/token_places.h"
 
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -54,7 +55,9 @@ WrongRowTable list_wrong_rows(const Plan& plan, const ForeignGrade& graded) {
             std::span(seen.values).subspan((token * heads + row % heads) * lanes, lanes),
             std::span(exact.values).subspan(row * lanes, lanes));
         if (error <= static_cast<double>(tensor.row_budgets[row])) continue;
-        table.tensor.push_back(tensor.name);
+        if (table.names.empty() || table.names.back() != tensor.name)
+          table.names.push_back(tensor.name);
+        table.tensor.push_back(std::ssize(table.names) - 1);
         table.rank.push_back(found->rank[token]);
         table.token.push_back(tokens[row / heads]);
         table.sequence.push_back(found->sequence[token]);
