@@ -109,6 +109,20 @@ void wait_for_prediction(AppState& state) {
   }
 }
 
+std::optional<Error> show_prediction(AppState& state, Cluster cluster, const std::string& stack) {
+  const Result<const Stack*> found = find_stack(cluster, stack);
+  if (!found) return found.error();
+  const Result<SharedRun> run = predict_run(state.plan()->plan(), cluster, found.value()->name);
+  if (!run) return run.error();
+  state.prediction.cluster = cluster.name;
+  state.prediction.stack = found.value()->name;
+  state.prediction.wanted_plan = state.prediction.plan = state.document.plan();
+  state.prediction.run = run.value();
+  state.services.clusters = {std::move(cluster)};
+  state.shows_time = true;
+  return std::nullopt;
+}
+
 TimedRuns timed_runs(const AppState& state, const SharedPlan& plan) {
   TimedRuns runs{state.run_a_plan == plan ? state.run_a : nullptr,
                  state.run_b_plan == plan ? state.run_b : nullptr};

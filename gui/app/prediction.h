@@ -3,6 +3,7 @@
 #include "gui/app/app_state.h"
 #include "sim/clock/cluster.h"
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,10 @@ void wait_for_prediction(AppState& state);
 /// The plan's items with their predicted times, in the form of a run: `is_simulated`, no errors.
 /// Errors: those of predict(), cancelled.
 Result<SharedRun> predict_run(const Plan& plan, const Cluster& cluster, const std::string& stack);
+
+/// Predicts the state's plan on a cluster and shows the times. Errors: those of predict_run, an
+/// unknown stack.
+std::optional<Error> show_prediction(AppState& state, Cluster cluster, const std::string& stack);
 
 /// The runs that a timeline of the plan shows: predicted times first, if there are any, together
 /// with the first run that has a clock; otherwise runs A and B.

@@ -209,14 +209,8 @@ Drawing say(const Page& page, const std::string& sentence, Size size) {
   return drawing;
 }
 
-/// Adds a view in its frame: its question above it, its scale on the right.
-void add_card(Page& page, ViewKind kind, const Box& box) {
-  const Theme& theme = page.theme;
-  page.drawing.add(FilledBox{.box = box, .color = theme.of(Role::panel), .rounding = 8});
-  page.drawing.add(OutlinedBox{.box = box, .color = theme.of(Role::border), .rounding = 8});
-  const Box inside{box.x0 + kCardInset, box.y0 + kCardHeader, box.x1 - kCardInset,
-                   box.y1 - kCardInset};
-  if (inside.width() < 1 || inside.height() < 1) return;
+/// Draws a view inside of a box; its title and scale are the caller's.
+View add_view(Page& page, ViewKind kind, const Box& inside) {
   ViewInput input = view_input(page.state, kind);
   input.size = {inside.width(), inside.height()};
   input.text_width = page.source.text_width;
@@ -226,6 +220,18 @@ void add_card(Page& page, ViewKind kind, const Box& box) {
   if (kind == ViewKind::numbers && input.run_a == nullptr && !page.source.without_numbers.empty())
     view.drawing = say(page, page.source.without_numbers, input.size);
   place_drawing(page.drawing, std::move(view.drawing), {inside.x0, inside.y0}, input.size);
+  return view;
+}
+
+/// Adds a view in its frame: its question above it, its scale on the right.
+void add_card(Page& page, ViewKind kind, const Box& box) {
+  const Theme& theme = page.theme;
+  page.drawing.add(FilledBox{.box = box, .color = theme.of(Role::panel), .rounding = 8});
+  page.drawing.add(OutlinedBox{.box = box, .color = theme.of(Role::border), .rounding = 8});
+  const Box inside{box.x0 + kCardInset, box.y0 + kCardHeader, box.x1 - kCardInset,
+                   box.y1 - kCardInset};
+  if (inside.width() < 1 || inside.height() < 1) return;
+  const View view = add_view(page, kind, inside);
 
   const float middle = box.y0 + kCardHeader / 2 + 1;
   const float scale = page.width_of(view.scale, 11, Face::mono);
@@ -284,6 +290,12 @@ Picture draw_picture(const PictureSource& source, ViewKind kind, Size size) {
   Page page = begin_page(source, size, kind == ViewKind::timeline);
   const float top = add_head(page), bottom = add_foot(page);
   add_card(page, kind, {kMargin, top, size.width - kMargin, bottom});
+  return finish(std::move(page), std::string(to_name(kind)));
+}
+
+Picture draw_bare_view(const PictureSource& source, ViewKind kind, Size size) {
+  Page page = begin_page(source, size, kind == ViewKind::timeline);
+  add_view(page, kind, {kCardInset, kCardInset, size.width - kCardInset, size.height - kCardInset});
   return finish(std::move(page), std::string(to_name(kind)));
 }
 

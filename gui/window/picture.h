@@ -37,6 +37,8 @@ inline constexpr Size kComparisonSize{1080, 720};
 /// One view of the state's moment as a self-contained picture: title and question of the scenario,
 /// the view with its scale, the steps with the playhead, and the caption.
 Picture draw_picture(const PictureSource& source, ViewKind kind, Size size);
+/// The view alone.
+Picture draw_bare_view(const PictureSource& source, ViewKind kind, Size size);
 /// All six views on one page.
 Picture draw_poster(const PictureSource& source, Size size);
 

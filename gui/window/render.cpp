@@ -99,19 +99,14 @@ Result<Order> understand(const RenderRequest& request) {
   return order;
 }
 
-/// The second forward step has finished, current and later work; a plan of one step has only that
-/// one.
-int32_t default_step(const PlanIndex& plan) {
-  return plan.pass(Direction::forward).num_steps > 1 ? 1 : 0;
-}
-
 std::optional<Error> seek(AppState& state, const RenderRequest& request) {
   const PlanIndex& plan = *state.plan();
   if (request.rank && (*request.rank < 0 || *request.rank >= plan.num_ranks())) {
     return make_bad_input(fmt::format("--rank: this plan has no rank {}", *request.rank),
                           fmt::format("use 0 to {}", plan.num_ranks() - 1));
   }
-  if (auto error = seek_named_step(state, request.step.value_or(default_step(plan)))) return error;
+  if (auto error = seek_named_step(state, request.step.value_or(first_shown_step(plan))))
+    return error;
   if (!request.selection.empty()) {
     const FindAnswer answer = find_targets(plan, request.selection);
     if (answer.found.empty())
@@ -169,19 +164,7 @@ std::optional<Error> predict_if_asked(AppState& state, const RenderRequest& requ
   if (request.cluster.empty()) return std::nullopt;
   Result<Cluster> cluster = load_cluster(request.cluster, shipped_clusters());
   if (!cluster) return cluster.error();
-  const std::string name = cluster.value().name;
-  const Result<const Stack*> stack = find_stack(cluster.value(), request.stack);
-  if (!stack) return stack.error();
-  const Result<SharedRun> run =
-      predict_run(state.plan()->plan(), cluster.value(), stack.value()->name);
-  if (!run) return run.error();
-  state.prediction.cluster = name;
-  state.prediction.stack = stack.value()->name;
-  state.prediction.wanted_plan = state.prediction.plan = state.document.plan();
-  state.prediction.run = run.value();
-  state.services.clusters = {std::move(cluster).value()};
-  state.shows_time = true;
-  return std::nullopt;
+  return show_prediction(state, std::move(cluster).value(), request.stack);
 }
 
 /// Adds the requested measured times. A page of all views runs the scenario for its numbers, so the

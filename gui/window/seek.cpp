@@ -22,4 +22,8 @@ std::optional<Error> seek_named_step(AppState& state, int64_t step) {
   return std::nullopt;
 }
 
+int32_t first_shown_step(const PlanIndex& plan) {
+  return plan.pass(Direction::forward).num_steps > 1 ? 1 : 0;
+}
+
 }  // namespace cpscope::gui

@@ -12,4 +12,8 @@ namespace cpscope::gui {
 /// ones. The error names the valid range. The state must have a plan.
 std::optional<Error> seek_named_step(AppState& state, int64_t step);
 
+/// The step of a picture without a given one: the second forward step has finished, current and
+/// later work; a plan of one step has only that one.
+int32_t first_shown_step(const PlanIndex& plan);
+
 }  // namespace cpscope::gui

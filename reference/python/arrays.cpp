@@ -87,6 +87,15 @@ void copy_strided(const AnyArray& array, std::vector<double>& values) {
   }
 }
 
+/// The place of a complaint. Keywords have no lines: the first of the keys at fault, without its
+/// table.
+std::string name_place(const Complaint& complaint) {
+  if (!complaint.where.starts_with("<keys>")) return complaint.where;
+  if (complaint.keys.empty()) return "";
+  const std::string& key = complaint.keys.front();
+  return key.substr(key.rfind('.') == std::string::npos ? 0 : key.find('.') + 1);
+}
+
 /// A numpy array over the memory of a vector on the heap.
 template <class Array, class T>
 Array wrap(std::vector<T> values, const std::vector<size_t>& shape) {
@@ -105,7 +114,7 @@ Array wrap(std::vector<T> values, const std::vector<size_t>& shape) {
 void throw_error(const Error& error, const char* subject) {
   nb::list complaints;
   for (const Complaint& one : error.complaints)
-    complaints.append(nb::make_tuple(one.what, one.where, one.hint));
+    complaints.append(nb::make_tuple(one.what, name_place(one), one.hint));
   const nb::object made = nb::module_::import_("cpscope._errors")
                               .attr("make")(static_cast<int>(error.kind), subject, complaints);
   PyErr_SetObject(made.type().ptr(), made.ptr());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/clock/candidates.h"
 #include "sim/plan/check/plan_check.h"
 #include "sim/run/record/foreign_record.h"
 #include "sim/scenario/scenario_file.h"
@@ -30,6 +31,12 @@ struct PlanBox {
   CheckedPlan checked;
 };
 
+/// All ways to split a batch on a cluster.
+struct ComparisonBox {
+  Candidates candidates;
+  std::string title;  // of the scenario
+};
+
 /// The layout of a scenario that no rule refuses.
 Result<LayoutBox> lay_out(const ScenarioBox& box);
 
@@ -41,5 +48,7 @@ ForeignChoices choices_of(const std::optional<std::string>& order,
 
 void bind_scenario(nanobind::module_& module);
 void bind_judge(nanobind::module_& module);
+void bind_runs(nanobind::module_& module);
+void bind_pictures(nanobind::module_& module);
 
 }  // namespace cpscope::python

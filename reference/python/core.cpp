@@ -4,10 +4,12 @@
 #include "reference/python/arrays.h"
 #include "reference/python/boxes.h"
 #include "sim/base/version.h"
+#include "sim/documents/key_text.h"
 #include "sim/documents/te_text.h"
 #include "sim/documents/verdict_text.h"
 #include "sim/plan/check/plan_text.h"
 #include "sim/plan/planner/planner.h"
+#include "sim/plan/visit_items.h"
 #include "sim/run/grade/case.h"
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/foreign_keys.h"
@@ -16,7 +18,9 @@
 #include "sim/scenario/scenario_parts.h"
 
 #include <algorithm>
+#include <map>
 #include <sstream>
+#include <type_traits>
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -121,6 +125,21 @@ nb::dict settings_of(const ScenarioBox& box) {
   return all;
 }
 
+/// True if both ask for the same, however they are named and their lengths and masks were written.
+bool is_same_question(const ScenarioBox& left, const ScenarioBox& right) {
+  Scenario a = left.scenario(), b = right.scenario();
+  for (Scenario* one : {&a, &b}) {
+    one->title.clear();
+    one->question.clear();
+    one->attention.generator.reset();
+    one->batch.generator.reset();
+    one->batch.positions_file.clear();
+    one->parallel.indices_file.clear();
+    one->attention.softmax_scale = one->attention.effective_scale();
+  }
+  return a == b;
+}
+
 ScenarioBox with_order(const ScenarioBox& box, const std::string& order_text) {
   auto ordered = unlocked([&]() -> Result<ScenarioBox> {
     ScenarioBox made = box;
@@ -175,6 +194,41 @@ std::string plan_document(const PlanBox& box, bool is_summary) {
     write_plan_json(box.checked, summary, out);
     return out.str();
   });
+}
+
+/// The items of the plan in the order of its stages, a list of numbers for each column: pass (0
+/// forward, 1 backward), kind (StageKind), item, step, rank (a transfer's sender), to, bytes,
+/// pairs.
+nb::dict plan_items(const PlanBox& box) {
+  std::map<const char*, std::vector<int64_t>> columns;
+  const auto add = [&](const ItemId& id, StepId step, RankId rank, int64_t to, int64_t bytes,
+                       int64_t pairs) {
+    columns["pass"].push_back(id.direction == Direction::backward ? 1 : 0);
+    columns["kind"].push_back(static_cast<int64_t>(id.kind));
+    columns["item"].push_back(id.index);
+    columns["step"].push_back(to_index(step));
+    columns["rank"].push_back(to_index(rank));
+    columns["to"].push_back(to);
+    columns["bytes"].push_back(bytes);
+    columns["pairs"].push_back(pairs);
+  };
+  const Plan& plan = box.checked.plan();
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    if (direction == Direction::backward && !plan.scenario.numerics.backward) continue;
+    for_each_item(plan, direction, [&](const ItemId& id, const auto& item) {
+      using Item = std::decay_t<decltype(item)>;
+      if constexpr (std::is_same_v<Item, TransferItem>) {
+        add(id, item.step, item.src, to_index(item.dst), item.bytes, 0);
+      } else if constexpr (std::is_same_v<Item, ComputeItem>) {
+        add(id, item.step, item.rank, -1, 0, item.visible_pairs);
+      } else {
+        add(id, item.step, item.rank, -1, 0, 0);
+      }
+    });
+  }
+  nb::dict all;
+  for (auto& [name, values] : columns) all[name] = to_numpy(std::move(values));
+  return all;
 }
 
 /// The plan as TransformerEngine would run it: as a document, or as lines for people.
@@ -257,6 +311,7 @@ void bind_scenario(nb::module_& module) {
       .def_prop_ro("path", [](const ScenarioBox& box) { return box.loaded.path; })
       .def_prop_ro("warnings", [](const ScenarioBox& box) { return box.loaded.warnings; })
       .def_prop_ro("settings", &settings_of)
+      .def("same_as", &is_same_question, "other"_a)
       .def("to_toml", [](const ScenarioBox& box) { return print_scenario(box.scenario()); })
       .def("with_order", &with_order, "order_text"_a)
       .def("layout",
@@ -286,8 +341,15 @@ void bind_scenario(nb::module_& module) {
             });
           },
           "lines"_a)
+      .def("items", &plan_items)
       .def("te", &te_document, "as_text"_a);
   module.def("known_keys", &known_keys);
+  module.def("key_list", [] { return print_json(keys_json()); });
+  module.def("key_page", [] {
+    std::ostringstream out;
+    write_keys_page(out);
+    return out.str();
+  });
   module.def("explain_key", &explain_key, "key"_a, "value"_a);
   module.def(
       "parse",
@@ -311,4 +373,6 @@ NB_MODULE(_core, module) {
   module.attr("version") = cpscope::program_version();
   cpscope::python::bind_scenario(module);
   cpscope::python::bind_judge(module);
+  cpscope::python::bind_runs(module);
+  cpscope::python::bind_pictures(module);
 }

@@ -9,17 +9,20 @@
 #include "sim/plan/planner/planner.h"
 #include "sim/run/grade/case.h"
 #include "sim/run/grade/foreign_grade.h"
+#include "sim/run/grade/wrong_row_table.h"
 #include "sim/run/probe/probe.h"
 #include "sim/run/run_inputs.h"
 
 #include <algorithm>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 namespace cpscope::python {
@@ -152,7 +155,23 @@ nb::dict ask_oracle(const ScenarioBox& box, const nb::list& records, const Word&
 
 struct GradeWords {
   std::string document, text;
+  WrongRowTable wrong;
 };
+
+/// The columns of the table as numpy arrays.
+nb::dict columns_of(WrongRowTable table) {
+  nb::dict columns;
+  columns["names"] = nb::cast(table.names);
+  columns["tensor"] = to_numpy(std::move(table.tensor));
+  columns["rank"] = to_numpy(std::move(table.rank));
+  columns["token"] = to_numpy(std::move(table.token));
+  columns["sequence"] = to_numpy(std::move(table.sequence));
+  columns["position"] = to_numpy(std::move(table.position));
+  columns["head"] = to_numpy(std::move(table.head));
+  columns["error"] = to_numpy_by_head(std::move(table.error));
+  columns["budget"] = to_numpy_by_head(std::move(table.budget));
+  return columns;
+}
 
 Result<GradeWords> grade_records(const ScenarioBox& box, const std::vector<ArrayRecord>& arrays,
                                  const ForeignChoices& choices,
@@ -169,15 +188,16 @@ Result<GradeWords> grade_records(const ScenarioBox& box, const std::vector<Array
   if (!graded) return graded.error();
   std::ostringstream text;
   write_foreign_grade(record.value(), graded.value(), plan, text);
-  return GradeWords{foreign_json(record.value(), graded.value(), plan).dump(), text.str()};
+  return GradeWords{foreign_json(record.value(), graded.value(), plan).dump(), text.str(),
+                    list_wrong_rows(plan, graded.value())};
 }
 
-/// (document of `grade --json`, its text) of tensors that other software computed.
-std::pair<std::string, std::string> grade(const ScenarioBox& box, const nb::list& records,
-                                          const Word& order, const Word& format,
-                                          const Word& lse_layout, bool ignore_padding,
-                                          int64_t sample, const Budgets& budgets,
-                                          const Names& names) {
+/// (document of `grade --json`, its text, the wrong rows) of tensors that other software computed.
+std::tuple<std::string, std::string, nb::dict> grade(const ScenarioBox& box,
+                                                     const nb::list& records, const Word& order,
+                                                     const Word& format, const Word& lse_layout,
+                                                     bool ignore_padding, int64_t sample,
+                                                     const Budgets& budgets, const Names& names) {
   const std::vector<ArrayRecord> arrays = look_at_arrays(records);
   ForeignChoices choices = choices_of(order, format, lse_layout);
   for (const auto& [name, theirs] : names) choices.aliases.push_back({name, theirs});
@@ -189,12 +209,13 @@ std::pair<std::string, std::string> grade(const ScenarioBox& box, const nb::list
     return grade_records(box, arrays, choices,
                          {.ignores_padding = ignore_padding,
                           .sample_rows = sample,
+                          .keeps_exact = true,
                           .budgets = widened,
                           .control = interruptible.control()});
   }();
   interruptible.rethrow();
   GradeWords made = take(std::move(words), kInput);
-  return {std::move(made.document), std::move(made.text)};
+  return {std::move(made.document), std::move(made.text), columns_of(std::move(made.wrong))};
 }
 
 /// Properties of the answers to the probes.

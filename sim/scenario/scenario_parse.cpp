@@ -161,9 +161,10 @@ void read_positions(const TableReader& table, const std::string& base_dir, Batch
   batch.kv_positions = std::move(positions.value().kv);
 }
 
-ScenarioTables open_tables(const TomlValue& root, Complaints& complaints) {
+ScenarioTables open_tables(const TomlValue& root, Complaints& complaints,
+                           std::vector<ReadKey>* log) {
   const auto open = [&](std::string_view name, std::span<const std::string_view> keys) {
-    return TableReader(root.member(name), std::string(name), keys, complaints);
+    return TableReader(root.member(name), std::string(name), keys, complaints, log);
   };
   const TomlValue batch = root.member("batch");
   const TomlValue generator =
@@ -171,11 +172,11 @@ ScenarioTables open_tables(const TomlValue& root, Complaints& complaints) {
   const TomlValue attention = root.member("attention");
   const TomlValue mask =
       attention.kind() == TomlKind::table ? attention.member("mask") : TomlValue();
-  return {TableReader(root, "", kTopKeys, complaints),
+  return {TableReader(root, "", kTopKeys, complaints, log),
           open("attention", kAttentionKeys),
-          TableReader(mask, "attention.mask", kMaskKeys, complaints),
+          TableReader(mask, "attention.mask", kMaskKeys, complaints, log),
           open("batch", kBatchKeys),
-          TableReader(generator, "batch.generator", kGeneratorKeys, complaints),
+          TableReader(generator, "batch.generator", kGeneratorKeys, complaints, log),
           open("parallel", kParallelKeys),
           open("numerics", kNumericsKeys)};
 }
@@ -222,13 +223,16 @@ void read_attention(const TableReader& table, Attention& attention) {
   }
 }
 
-Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& path) {
+namespace {
+
+Result<LoadedScenario> parse_logged(std::string_view text, const std::string& path,
+                                    std::vector<ReadKey>* log) {
   Result<TomlDocument> document = TomlDocument::parse(text, path);
   if (!document) return document.error();
 
   Complaints complaints(path);
   const std::string base_dir = find_folder(path);
-  const ScenarioTables tables = open_tables(document.value().root(), complaints);
+  const ScenarioTables tables = open_tables(document.value().root(), complaints, log);
   Scenario scenario;
   check_unknown_keys(tables);
   read_top(tables.top, scenario);
@@ -256,6 +260,16 @@ Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& 
   if (complaints.count() > 0) return complaints.to_error();
   std::vector<std::string> warnings = list_unused_keys(tables, scenario);
   return LoadedScenario{std::move(scenario), std::string(text), path, std::move(warnings)};
+}
+
+}  // namespace
+
+Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& path) {
+  return parse_logged(text, path, nullptr);
+}
+
+void log_keys(std::string_view text, std::vector<ReadKey>& log) {
+  static_cast<void>(parse_logged(text, "<keys>", &log));
 }
 
 Result<LoadedScenario> load_scenario(const std::string& path) {

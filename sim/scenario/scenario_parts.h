@@ -39,6 +39,10 @@ struct ScenarioTables {
   TableReader top, attention, mask, batch, generator, parallel, numerics;
 };
 
+/// Parses the text and adds every key that the parser has asked for; errors of the text are
+/// ignored.
+void log_keys(std::string_view text, std::vector<ReadKey>& log);
+
 /// Slots of sequences without a given slot: the lengths, or for bshd and sbhd the longest length.
 std::vector<int64_t> find_default_slots(const Batch& batch, const std::vector<int64_t>& lengths);
 /// True if [batch] gives slots, as slots or as seqlen beside lengths: slot_multiple is then unused.

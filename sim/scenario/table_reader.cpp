@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -14,6 +15,14 @@ namespace {
 
 bool is_integer_in(const TomlValue& value, int64_t min, int64_t max) {
   return value.kind() == TomlKind::integer && value.integer() >= min && value.integer() <= max;
+}
+
+/// "integer from 1 to 65536"; an upper bound that no value reaches is left out.
+std::string describe_range(std::string_view what, int64_t min, int64_t max) {
+  if (min == max) return fmt::format("{} {}", what, min);
+  return max == std::numeric_limits<int64_t>::max()
+             ? fmt::format("{} from {}", what, min)
+             : fmt::format("{} from {} to {}", what, min, max);
 }
 
 /// Why a value that is_integer_in rejects is one: the kind of EntryFaults.
@@ -45,8 +54,8 @@ EntryFaults::Wording describe_bad_integer(const TomlValue& value, int64_t min, i
 }  // namespace
 
 TableReader::TableReader(TomlValue value, std::string name, std::span<const std::string_view> known,
-                         Complaints& complaints)
-    : name_(std::move(name)), known_(known), complaints_(complaints) {
+                         Complaints& complaints, std::vector<ReadKey>* log)
+    : name_(std::move(name)), known_(known), complaints_(complaints), log_(log) {
   if (value.kind() == TomlKind::none) return;
   position_ = value.position();
   if (value.kind() == TomlKind::table) {
@@ -56,6 +65,12 @@ TableReader::TableReader(TomlValue value, std::string name, std::span<const std:
   }
   complaints_.add(position_, fmt::format("{} must be a table: {}", name_, show_value_of(value)),
                   fmt::format("write its keys below a line [{}]", name_));
+}
+
+void TableReader::note(std::string_view key, std::string type,
+                       const std::vector<std::string_view>& choices) const {
+  if (log_ == nullptr) return;
+  log_->push_back({name_, std::string(key), std::move(type), {choices.begin(), choices.end()}});
 }
 
 TomlValue TableReader::find(std::string_view key) const {
@@ -128,6 +143,7 @@ bool TableReader::check_integer(const std::string& name, const TomlValue& value,
 }
 
 std::optional<int64_t> TableReader::integer(std::string_view key, int64_t min, int64_t max) const {
+  note(key, describe_range("integer", min, max));
   const TomlValue value = find(key);
   if (value.kind() == TomlKind::none) return std::nullopt;
   if (!check_integer(full_name(key), value, min, max)) return std::nullopt;
@@ -135,6 +151,7 @@ std::optional<int64_t> TableReader::integer(std::string_view key, int64_t min, i
 }
 
 std::optional<double> TableReader::number(std::string_view key, bool may_be_negative) const {
+  note(key, may_be_negative ? "number" : "number of at least 0");
   const TomlValue value = find(key);
   if (value.kind() == TomlKind::none) return std::nullopt;
   double number = 0.0;
@@ -158,6 +175,7 @@ std::optional<double> TableReader::number(std::string_view key, bool may_be_nega
 }
 
 std::optional<bool> TableReader::boolean(std::string_view key) const {
+  note(key, "true or false");
   const TomlValue value = find(key);
   if (value.kind() == TomlKind::none) return std::nullopt;
   if (value.kind() == TomlKind::boolean) return value.boolean();
@@ -166,6 +184,7 @@ std::optional<bool> TableReader::boolean(std::string_view key) const {
 }
 
 std::optional<std::string> TableReader::text(std::string_view key) const {
+  note(key, "string");
   const TomlValue value = find(key);
   if (value.kind() == TomlKind::none) return std::nullopt;
   if (value.kind() == TomlKind::text) return std::string(value.text());
@@ -175,6 +194,7 @@ std::optional<std::string> TableReader::text(std::string_view key) const {
 
 std::optional<std::vector<int64_t>> TableReader::integers(std::string_view key, int64_t min,
                                                           int64_t max, int64_t max_count) const {
+  note(key, "list of " + describe_range("integers", min, max));
   const TomlValue value = find(key);
   if (value.kind() == TomlKind::none) return std::nullopt;
   if (value.kind() != TomlKind::array) {

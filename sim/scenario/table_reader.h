@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/scenario/complaints.h"
+#include "sim/scenario/key_list.h"
 #include "sim/scenario/toml_document.h"
 
 #include <cstdint>
@@ -17,9 +18,9 @@ namespace cpscope {
 class TableReader {
  public:
   /// `name` is the table's full name ("batch.generator", "" for the top level); `value` may be
-  /// missing. `known` must outlive the reader.
+  /// missing. `known` must outlive the reader. Every key that is asked for goes to `log`, if given.
   TableReader(TomlValue value, std::string name, std::span<const std::string_view> known,
-              Complaints& complaints);
+              Complaints& complaints, std::vector<ReadKey>* log = nullptr);
 
   const std::string& name() const { return name_; }
   bool is_table() const { return is_table_; }
@@ -46,6 +47,7 @@ class TableReader {
   std::optional<Choice> choice(std::string_view key, std::span<const Choice> values) const {
     std::vector<std::string_view> names;
     for (const Choice value : values) names.push_back(to_name(value));
+    note(key, "string", names);
     const std::optional<size_t> index = find_choice(key, names);
     if (!index) return std::nullopt;
     return values[*index];
@@ -66,6 +68,9 @@ class TableReader {
   Complaints& complaints() const { return complaints_; }
 
  private:
+  /// Writes down that a key of this type was asked for.
+  void note(std::string_view key, std::string type,
+            const std::vector<std::string_view>& choices = {}) const;
   void complain_type(std::string_view key, const TomlValue& value, std::string_view wanted) const;
   std::optional<size_t> find_choice(std::string_view key,
                                     std::span<const std::string_view> names) const;
@@ -78,6 +83,7 @@ class TableReader {
   std::vector<TomlMember> members_;
   std::span<const std::string_view> known_;
   Complaints& complaints_;
+  std::vector<ReadKey>* log_;
 };
 
 /// Replaces the default by the value, if the value could be read.

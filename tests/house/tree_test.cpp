@@ -110,6 +110,8 @@ TEST(TreeRules, KnowWhoMayIncludeWhom) {
                {"sim/app/main.cpp", "gui/b.h", true},
                {"sim/app/main.cpp", "tests/b.h", false},
                {"sim/app/page_main.cpp", "gui/b.h", true},
+               {"reference/python/pictures.cpp", "gui/b.h", true},
+               {"reference/python/runs.cpp", "gui/b.h", false},
                {"reference/a.cpp", "sim/b.h", true},
                {"reference/a.cpp", "kernels/b.h", false},
                {"kernels/a.cu", "reference/b.h", false},

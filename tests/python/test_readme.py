@@ -1,4 +1,4 @@
-"""README's five lines check a real run."""
+"""README's five lines check a real run, and the manual's lines are right."""
 import pathlib
 import subprocess
 import sys
@@ -12,6 +12,14 @@ def five_lines():
     text = (FOLDER.parents[1] / "README.md").read_text()
     block = text.split("<!-- five lines:begin -->\n```python\n")[1].split("```\n<!-- five lines:end -->")[0]
     return block
+
+
+def test_the_lines_of_the_manual_run():
+    text = (FOLDER.parents[1] / "sim" / "app" / "README.md").read_text()
+    names = {}
+    exec(text.split("<!-- python:begin -->\n```python\n")[1].split("```\n<!-- python:end -->")[0], names)
+    assert names["run"].passed and names["grade"].passed and names["same"].equal and names["caught"].passed
+    assert len(names["wrong"]["token"]) == 0 and "<svg" in names["picture"].svg and "<svg" in names["mask"].svg
 
 
 def test_they_are_five():

@@ -123,6 +123,21 @@ std::optional<Error> Document::load_text(const std::string& text, const std::str
   return std::nullopt;
 }
 
+void Document::open_plan(SharedPlan plan) {
+  const Scenario& scenario = plan->plan().scenario;
+  states_.assign(1, State{scenario, print_scenario(scenario), {}, {}, ""});
+  at_ = 0;
+  open_key_.clear();
+  path_.clear();
+  anchor_.clear();
+  saved_text_ = state().text;
+  planning_ = {};
+  laying_out_ = {};
+  first_layout_.reset();
+  refusal_.reset();
+  plan_ = std::move(plan);
+}
+
 std::optional<Error> Document::save(const std::string& path) {
   CPSCOPE_CHECK(is_open(), "only an open document can be saved", path, states_.size());
   if (state().error) return state().error;

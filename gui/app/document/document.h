@@ -27,6 +27,8 @@ class Document {
   /// `folder`, or against the folder of `path` when `folder` is empty.
   std::optional<Error> load_text(const std::string& text, const std::string& path,
                                  const std::string& folder = "");
+  /// Opens a plan that is made and proved, with the scenario in it.
+  void open_plan(SharedPlan plan);
   /// Writes the text of the edited scenario, completely or not at all. Fails if the text does not
   /// parse.
   std::optional<Error> save(const std::string& path);

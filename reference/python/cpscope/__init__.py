@@ -10,13 +10,20 @@ frameworks. `gather` collects the tensors of all ranks of a real run; the functi
 from_ring_flash_attention, from_usp and from_magi import token orders alone. Everything is computed on the CPU, with the GIL released.
 """
 from ._core import version as __version__
+from . import testing
 from ._errors import Complaint, Error, InputError, RefusedError, ScenarioError, UnavailableError
 from .grade import Grade
+from .html import Picture
+from ._keys import ScenarioKeys, keys, keys_page
 from .layout import Layout, Plan, Sequence
 from .order import Order, from_magi, from_megatron, from_ring_flash_attention, from_te, from_torch, from_usp
 from .probe import ProbeReport, Question
-from .scenario import Scenario, gather, shipped
+from .record import Difference, Record, diff, read_record, write_record
+from .runs import Comparison, FaultReport, Run, Timeline, clusters, fault_list, faults
+from .scenario import Scenario, gather, mask_picture, shipped
 
-__all__ = ["Complaint", "Error", "Grade", "InputError", "Layout", "Order", "Plan", "ProbeReport", "Question",
-           "RefusedError", "Scenario", "ScenarioError", "Sequence", "UnavailableError", "__version__",
+__all__ = ["Comparison", "Complaint", "Difference", "Error", "FaultReport", "Grade", "InputError", "Layout", "Order", "Picture",
+           "Plan", "ProbeReport", "Question", "Record", "RefusedError", "Run", "Scenario", "ScenarioError", "ScenarioKeys",
+           "Sequence", "Timeline", "UnavailableError", "__version__", "clusters", "diff", "fault_list", "faults", "keys",
+           "keys_page", "mask_picture", "read_record", "testing", "write_record",
            "from_magi", "from_megatron", "from_ring_flash_attention", "from_te", "from_torch", "from_usp", "gather", "shipped"]

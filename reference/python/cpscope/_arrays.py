@@ -11,6 +11,9 @@ from ._errors import input_error
 #: A numpy array, a torch tensor, or anything else that supports DLPack or the buffer protocol.
 ArrayLike = Any
 
+#: An array of numpy.
+Array = np.ndarray[Any, Any]
+
 #: Tensors by name, whole ("out") or a list with one part for each rank; or one such mapping per rank.
 Tensors = Any
 
@@ -62,6 +65,11 @@ def on_host(array: ArrayLike) -> Any:
                 raise input_error(f"a tensor of {array.device} cannot be copied to the host: {error}") from error
         # A lazily negated view: no protocol supports it.
         return array.resolve_neg() if hasattr(array, "resolve_neg") else array
+    if hasattr(array, "is_fully_addressable"):  # of JAX: DLPack does not hand out one that lies on several devices
+        if not array.is_fully_addressable:
+            raise input_error("an array of JAX has parts that other processes hold",
+                              "gather it first: jax.experimental.multihost_utils.process_allgather")
+        array = np.asarray(array)
     if isinstance(array, (list, tuple, float, int)):
         return np.asarray(array, dtype=np.float64)
     if isinstance(array, np.ndarray):
@@ -75,7 +83,7 @@ def on_host(array: ArrayLike) -> Any:
     return array
 
 
-def as_numpy(array: ArrayLike) -> np.ndarray:
+def as_numpy(array: ArrayLike) -> Array:
     """The array in numpy, on the host, without autograd; bfloat16 as float32."""
     host = on_host(array)
     if is_torch(host) and str(host.dtype) == "torch.bfloat16":
@@ -83,7 +91,7 @@ def as_numpy(array: ArrayLike) -> np.ndarray:
     return np.asarray(host)
 
 
-def integers(values: Any, name: str) -> np.ndarray:
+def integers(values: Any, name: str) -> Array:
     """A list of whole numbers as int64, in one dimension; also takes [1, n], the shape of Megatron's boundaries, and
     whole numbers in a floating-point type."""
     array = np.asarray(on_host(values) if not isinstance(values, (list, tuple)) else values)
@@ -102,7 +110,7 @@ def integers(values: Any, name: str) -> np.ndarray:
     return np.ascontiguousarray(array, np.int64)
 
 
-def _whole(array: np.ndarray, name: str) -> np.ndarray:
+def _whole(array: Array, name: str) -> Array:
     """The whole numbers of a floating-point array. From 2^53 on a float64 leaves out some, so they are refused."""
     is_whole = (array == np.floor(array)) & (np.abs(array) < 2.0 ** 53)
     if not is_whole.all():
@@ -126,6 +134,10 @@ def records(tensors: Tensors) -> list[tuple[str, list[tuple[str, Any]]]]:
 def _named(tensors: Mapping[str, Any]) -> list[tuple[str, Any]]:
     named = []
     for name, array in tensors.items():
+        try:
+            str(name).encode()
+        except UnicodeEncodeError:
+            raise input_error(f"the name of a tensor is no Unicode: {name!r}") from None
         if array is None:
             named.append((str(name), None))
             continue

@@ -54,7 +54,17 @@ def _in_words_of_python(text: str) -> str:
     text = re.sub(f"{pair}(?: {pair})*", lambda m: "names={%s}" % ", ".join(
         f'"{name}": "{theirs}"' for name, theirs in re.findall(pair, m[0])), text)
     text = text.replace("--map NAME=THEIRS", "names={NAME: THEIRS}")
-    return re.sub(r"--([a-z]+)-([a-z]+)", r"\1_\2", text)
+    text = text.replace("order: the command line", "order: the caller").replace("see cpscope faults --list", "see cpscope.fault_list()")
+    return re.sub(r"--([a-z]+)(?:-([a-z]+))?(?=[\s,;:.)]|$)", lambda m: f"{m[1]}_{m[2]}" if m[2] else m[1], text)
+
+
+def in_words_of_keywords(text: str) -> str:
+    """Replaces tables and values of TOML by keywords and values of Python, for a scenario that was made of keywords."""
+    text = re.sub(r'unknown key in \[[a-z.]*\]: "([^"]*)"', r"a scenario has no key \1", text)
+    text = re.sub(r"write its keys below a line \[[a-z.]*\]", "give a dict of its keys", text)
+    text = re.sub(r"\b(?:attention|batch|parallel|numerics)\.(?=[a-z])", "", text)
+    text = text.replace("must be a table", "must be a dict")
+    return re.sub(r"\b(true|false)\b", lambda m: m[1].title(), text)
 
 
 def make(kind: int, subject: str, complaints: list[tuple[str, str, str]]) -> Error:

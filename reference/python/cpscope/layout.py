@@ -2,14 +2,17 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _core
-from ._arrays import as_numpy
+from ._arrays import Array, as_numpy
 from ._errors import input_error
+from .html import Picture, layout_picture, table, themed
+from .tables import frame, items_of
 
 
 class Sequence(NamedTuple):
@@ -40,40 +43,40 @@ class Layout:
         self.sequences = [Sequence(**one) for one in head["sequences"]]
 
     @cached_property
-    def q_index(self) -> list[np.ndarray]:
+    def q_index(self) -> list[Array]:
         """[rank] int64 [local rows]: the token of each row."""
         return self._ids(False)
 
     @cached_property
-    def kv_index(self) -> list[np.ndarray]:
+    def kv_index(self) -> list[Array]:
         """The same for keys and values."""
         return self._ids(True)
 
     @property
-    def q_sequence(self) -> list[np.ndarray]:
+    def q_sequence(self) -> list[Array]:
         """[rank] int64 [local rows]: the sequence of each row, -1 for padding."""
         return [sequence for sequence, _ in self._q_places]
 
     @property
-    def q_position(self) -> list[np.ndarray]:
+    def q_position(self) -> list[Array]:
         """[rank] int64 [local rows]: the position inside the sequence (for RoPE), -1 for padding."""
         return [position for _, position in self._q_places]
 
     @property
-    def q_valid(self) -> list[np.ndarray]:
+    def q_valid(self) -> list[Array]:
         """[rank] bool [local rows]: False marks padding."""
         return [sequence >= 0 for sequence, _ in self._q_places]
 
     @property
-    def kv_sequence(self) -> list[np.ndarray]:
+    def kv_sequence(self) -> list[Array]:
         return [sequence for sequence, _ in self._kv_places]
 
     @property
-    def kv_position(self) -> list[np.ndarray]:
+    def kv_position(self) -> list[Array]:
         return [position for _, position in self._kv_places]
 
     @property
-    def kv_valid(self) -> list[np.ndarray]:
+    def kv_valid(self) -> list[Array]:
         return [sequence >= 0 for sequence, _ in self._kv_places]
 
     def cut(self, tensor: Any, kv: bool = False) -> list[Any]:
@@ -84,7 +87,7 @@ class Layout:
                               str(tokens))
         return [tensor[index] for index in (self.kv_index if kv else self.q_index)]
 
-    def join(self, parts: list[Any], kv: bool = False) -> np.ndarray:
+    def join(self, parts: list[Any], kv: bool = False) -> Array:
         """The numpy tensor in packed order from every rank's rows; the reverse of `cut`. Types that numpy lacks
         (bfloat16) become float32."""
         index = self.kv_index if kv else self.q_index
@@ -99,20 +102,36 @@ class Layout:
 
     def to_dict(self, full: bool = False) -> dict[str, Any]:
         """The document of `cpscope layout --json`; with `full`, that of `--full`."""
-        return json.loads(self._core.document(full))
+        document: dict[str, Any] = json.loads(self._core.document(full))
+        return document
+
+    def to_pandas(self, kv: bool = False) -> Any:
+        """A pandas.DataFrame with a line for each local row: rank, row, token, sequence, position (-1: padding); kv: of keys."""
+        index, sequence, position = ((self.kv_index, self.kv_sequence, self.kv_position) if kv
+                                     else (self.q_index, self.q_sequence, self.q_position))
+        sizes = [len(rows) for rows in index]
+        return frame({"rank": np.repeat(np.arange(self.cp_size), sizes), "row": np.concatenate([np.arange(size) for size in sizes]),
+                      "token": np.concatenate(index), "sequence": np.concatenate(sequence), "position": np.concatenate(position)})
+
+    def picture(self) -> Picture:
+        """Which rank owns which token of the packed, padded batch."""
+        return layout_picture(self.q_index, self.tokens, [(one.q_begin, one.q_valid, one.q_slot) for one in self.sequences])
+
+    def _repr_html_(self) -> str:
+        return self.picture().svg
 
     def __repr__(self) -> str:
         return f"<cpscope.Layout of {self.tokens} tokens on {self.cp_size} ranks>"
 
-    def _ids(self, is_kv: bool) -> list[np.ndarray]:
+    def _ids(self, is_kv: bool) -> list[Array]:
         return [self._core.ids(rank, is_kv) for rank in range(self.cp_size)]
 
     @cached_property
-    def _q_places(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _q_places(self) -> list[tuple[Array, Array]]:
         return [self._core.places(rank, False) for rank in range(self.cp_size)]
 
     @cached_property
-    def _kv_places(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _kv_places(self) -> list[tuple[Array, Array]]:
         return [self._core.places(rank, True) for rank in range(self.cp_size)]
 
 
@@ -125,35 +144,71 @@ class Plan:
     @property
     def hash(self) -> str:
         """16 hex digits: two plans with the same hash are the same."""
-        return self._core.hash
+        return str(self._core.hash)
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The document of `cpscope plan --json --summary`: steps, pairs, balance, bytes, proofs."""
-        return json.loads(self._core.document(True))
+        summary: dict[str, Any] = json.loads(self._core.document(True))
+        return summary
 
     def to_dict(self) -> dict[str, Any]:
         """The document of `cpscope plan --json`: all buffers, computes with their slices, transfers, merges."""
-        return json.loads(self.to_json())
+        document: dict[str, Any] = json.loads(self.to_json())
+        return document
 
     def to_json(self) -> str:
         """The same as text."""
-        return self._core.document(False)
+        return str(self._core.document(False))
 
     def te(self) -> dict[str, Any]:
         """The document of `cpscope plan --te --json`: the arguments that TransformerEngine passes to its kernels.
         RefusedError for plans that it does not support."""
-        return json.loads(self._core.te(False))
+        document: dict[str, Any] = json.loads(self._core.te(False))
+        return document
 
     def te_text(self) -> str:
         """The same as lines for people."""
-        return self._core.te(True)
+        return str(self._core.te(True))
 
     def text(self, lines: int = 0) -> str:
-        """The text of `cpscope plan --text`, at most `max_lines` lines; 0 is all."""
+        """The text of `cpscope plan --text`, at most `lines` lines; 0 is all."""
         if lines < 0:
             raise input_error(f"lines must be 0 or more: {lines}")
-        return self._core.text(lines)
+        return str(self._core.text(lines))
+
+    def items(self) -> dict[str, Array]:
+        """Every item in plan order, one numpy array a column: pass (forward, backward), step, kind (transfer, reorder, compute,
+        merge, finish), item (its number of that kind and pass), rank (a transfer's sender), to (its receiver, else -1), bytes
+        (of transfers) and pairs (visible (query, key, head) triples of computes)."""
+        return items_of(self._core.items())
+
+    def to_pandas(self) -> Any:
+        """`items` as a pandas.DataFrame."""
+        return frame(self.items())
+
+    def picture(self, view: str = "mask", step: int | None = None, *, rank: int | None = None, cluster: str | os.PathLike[str] | None = None,
+                stack: str = "", theme: str = "auto", size: tuple[float, float] | None = None, bare: bool = False) -> Picture:
+        """A picture of the plan at one step, as `cpscope render` draws it.
+
+        view: layout, mask, traffic, timeline, balance, or all of them; step: forward steps first, then backward ones, counted from 0;
+        rank: whose caption; cluster, stack: whose predicted times the timeline shows; theme: dark, light, print, or auto, which
+        follows the page; size: in pixels; bare: the view without title, steps and caption.
+        """
+        from .runs import cluster_of
+        name, folder = cluster_of(cluster) if cluster is not None else (None, "")
+        return themed(lambda one, prefix: str(_core.draw_plan(self._core, view, one, step, rank, name, folder, stack, size, bare, prefix)),
+                      theme)
+
+    def _repr_html_(self) -> str:
+        summary = self.summary
+        balance, kv = summary["imbalance"], summary["kv_bytes"]
+        rows = [("steps", summary["steps"]), ("visible pairs", f"{summary['visible_pairs']:,}"),
+                ("busiest rank over mean", f"{balance['rank_max_over_mean']:.3f}"),
+                ("critical path over ideal", f"{balance['critical_path_over_ideal']:.3f}"),
+                ("KV bytes moved, necessary", f"{kv['moved']:,}, {kv['necessary']:,}"),
+                *((f"proved: {check['name']}", check["detail"]) for check in summary["checks"])]
+        return table((), rows, f"plan {self.hash}") + self.picture("balance", size=(640, 360), bare=True).svg
 
     def __repr__(self) -> str:
         return f"<cpscope.Plan {self.hash}, {self.summary['steps']} steps>"

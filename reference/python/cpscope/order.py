@@ -8,7 +8,7 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 
 from . import _core
-from ._arrays import integers
+from ._arrays import Array, integers
 from ._errors import input_error
 
 
@@ -41,7 +41,7 @@ class Order:
         return f"<cpscope.Order of {sum(map(len, self.ranks))} tokens on {self.cp_size} ranks{alike}>"
 
 
-def _lists(values: Any, name: str) -> list[np.ndarray]:
+def _lists(values: Any, name: str) -> list[Array]:
     """One list, or one for each rank; each of them may have the shape [1, n]."""
     is_list = isinstance(values, (list, tuple))
     if (is_list and values and np.ndim(values[0]) in (1, 2)) or (not is_list and getattr(values, "ndim", 1) in (2, 3)):

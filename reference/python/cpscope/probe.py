@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _core
+from ._arrays import Array
 
 if TYPE_CHECKING:
     from .scenario import Scenario
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 class Question:
     """The inputs of one probe. Attention over them has a known answer, in whole numbers."""
 
-    def __init__(self, probes: str, core: _core.Scenario, inputs: dict[str, np.ndarray]):
+    def __init__(self, probes: str, core: _core.Scenario, inputs: dict[str, Array]):
         #: the probes that use the answer: count, keys, head; query; position; dq; dk, dv
         self.probes: tuple[str, ...] = tuple(probes.split())
         #: {"q", "k", "v", and "d_out", "sink" if present}: float64, [tokens, heads, head_dim], packed order
@@ -34,9 +35,14 @@ class Question:
         """True if dq, dk, dv are required; d_out is then among the inputs."""
         return "d_out" in self.inputs
 
-    def of_rank(self, rank: int) -> dict[str, np.ndarray]:
-        """The inputs that one rank holds, in the order of its local buffer; sink is complete."""
-        return self.scenario._of_rank(self.inputs, rank)
+    def of_rank(self, rank: int, torch: bool = False) -> dict[str, Any]:
+        """The inputs that one rank holds, in the order of its local buffer; sink is complete. torch: as `Scenario.inputs`."""
+        inputs = self.scenario._of_rank(self.inputs, rank)
+        return self.scenario._to_torch(inputs) if torch else inputs
+
+    def to_torch(self) -> dict[str, Any]:
+        """`inputs` as torch tensors of the scenario's dtype."""
+        return self.scenario._to_torch(self.inputs)
 
     def __repr__(self) -> str:
         return f"<cpscope.Question {', '.join(self.probes)}>"
@@ -51,7 +57,7 @@ class ProbeReport:
 
     @property
     def passed(self) -> bool:
-        return self.document["passed"]
+        return bool(self.document["passed"])
 
     @property
     def probes(self) -> dict[str, dict[str, Any]]:
@@ -62,7 +68,8 @@ class ProbeReport:
     @property
     def first(self) -> dict[str, Any] | None:
         """The first finding; None when there is none."""
-        return self.document["first"]
+        first: dict[str, Any] | None = self.document["first"]
+        return first
 
     def __bool__(self) -> bool:
         return self.passed

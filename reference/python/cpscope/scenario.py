@@ -2,23 +2,30 @@
 from __future__ import annotations
 
 import difflib
+import html
 import math
 import os
 import pathlib
 import re
 import warnings
-from typing import Any, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from . import _core
-from ._arrays import ArrayLike, Tensors, integers, on_host, records
-from ._errors import Complaint, Error, InputError, ScenarioError, input_error
+from ._arrays import Array, ArrayLike, Tensors, integers, on_host, records
+from ._errors import Complaint, Error, InputError, ScenarioError, in_words_of_keywords, input_error
 from .grade import Grade
+from .html import Picture, table
+from ._keys import ScenarioKeys
 from .layout import Layout, Plan
 from .order import Order, boundaries_of, text_of
 from .presets import Presets
 from .probe import ProbeReport, Question
+from .runs import Comparison, Run, Timeline, cluster_of, compare, run
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _SHIPPED = pathlib.Path(__file__).parent / "scenarios"
 
@@ -93,7 +100,7 @@ def _lengths_of(bounds: Any, name: str) -> list[int]:
     if (lengths < 0).any():
         at = int(np.argmax(lengths < 0))
         raise input_error(f"{name} must not fall: {bounds[at]}, then {bounds[at + 1]}")
-    return lengths.tolist()
+    return [int(length) for length in lengths]
 
 
 def _without_twins(keys: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +186,7 @@ class Scenario(Presets):
         return cls._of_core(_core.load(path))
 
     @classmethod
-    def of(cls, **keys: Any) -> Scenario:
+    def of(cls, **keys: Unpack[ScenarioKeys]) -> Scenario:
         """A scenario of the format's own keys without their tables: heads, kv_heads, head_dim, attn_mask_type, slices,
         mask (a dict), window_size, lengths, slots, cp_size, cp_comm_type, layout, dtype, ...
 
@@ -189,9 +196,10 @@ class Scenario(Presets):
         local_cp_size. dtype may be torch's or numpy's.
         """
         try:
-            return cls._of_core(_core.parse(_text_of_keys(keys), "<keys>"))
+            return cls._of_core(_core.parse(_text_of_keys(dict(keys)), "<keys>"))
         except ScenarioError as error:  # places in a generated text are meaningless
-            raise type(error)([one._replace(where="") for one in error.complaints]) from None
+            raise type(error)([Complaint(in_words_of_keywords(one.what), "", in_words_of_keywords(one.hint))
+                               for one in error.complaints]) from None
 
     @classmethod
     def _of_core(cls, core: _core.Scenario, told: Sequence[str] = ()) -> Scenario:
@@ -206,7 +214,8 @@ class Scenario(Presets):
         self._orders: tuple[tuple[Any, Any], ...] = ()  # orders applied since
         for warning in core.warnings:
             if warning not in told:
-                warnings.warn(_without_place(warning), stacklevel=4)
+                warnings.warn(in_words_of_keywords(_without_place(warning)) if core.path == "<keys>" else _without_place(warning),
+                              stacklevel=4)
 
     def __reduce__(self) -> Any:
         return _restore, (self._core.text, self._core.path, self._orders, self._inferred, self._format)
@@ -215,18 +224,10 @@ class Scenario(Presets):
         """True if both describe the same scenario; file names, comments and titles do not count."""
         if not isinstance(other, Scenario):
             return NotImplemented
-        return self._question() == other._question()
+        return bool(self._core.same_as(other._core))
 
     def __hash__(self) -> int:
-        return hash(repr(self._question()))
-
-    def _question(self) -> Any:
-        # A mask is a way to write its slices.
-        said = {key: value for key, value in self.settings.items() if key not in ("title", "question", "mask")}
-        if not self._orders:
-            return said, None
-        layout = self.layout()
-        return said, [rows.tolist() for rows in (*layout.q_index, *layout.kv_index)]
+        return hash(repr([value for key, value in self._settings.items() if key not in ("title", "question", "mask")]))
 
     # Its content.
 
@@ -246,35 +247,35 @@ class Scenario(Presets):
 
     @property
     def cp_size(self) -> int:
-        return self._settings["cp_size"]
+        return int(self._settings["cp_size"])
 
     @property
     def heads(self) -> int:
-        return self._settings["heads"]
+        return int(self._settings["heads"])
 
     @property
     def kv_heads(self) -> int:
-        return self._settings["kv_heads"]
+        return int(self._settings["kv_heads"])
 
     @property
     def head_dim_qk(self) -> int:
-        return self._settings["head_dim_qk"]
+        return int(self._settings["head_dim_qk"])
 
     @property
     def head_dim_v(self) -> int:
-        return self._settings["head_dim_v"]
+        return int(self._settings["head_dim_v"])
 
     @property
     def softmax_scale(self) -> float:
-        return self._settings["softmax_scale"]
+        return float(self._settings["softmax_scale"])
 
     @property
     def dtype(self) -> str:
-        return self._settings["dtype"]
+        return str(self._settings["dtype"])
 
     @property
     def backward(self) -> bool:
-        return self._settings["backward"]
+        return bool(self._settings["backward"])
 
     # Results computed from it.
 
@@ -313,7 +314,7 @@ class Scenario(Presets):
         return self._to_torch(inputs) if torch else inputs
 
     def oracle(self, tensors: Tensors | None = None, *, order: str | None = None,
-               format: str | None = None) -> dict[str, np.ndarray]:
+               format: str | None = None) -> dict[str, Array]:
         """The exact attention, in double precision: out [tokens, heads, head_dim_v], lse [tokens, heads] (natural log,
         -inf where no key is visible), max_logit [heads] and, with a backward, dq, dk, dv (and d_sink), shaped as their inputs.
 
@@ -342,24 +343,23 @@ class Scenario(Presets):
         """
         if not isinstance(sample, (int, np.integer)) or sample < 0:
             raise input_error(f"sample must be a whole number of rows: {sample!r}")
-        widened = [(name, float(budget)) for name, budget in (budgets or {}).items()]
-        for name, budget in widened:
-            if name not in _ANSWERS or not 0 <= budget < math.inf:
-                raise input_error(f"invalid budget: {name}={budget}",
-                                  f"a finite number for one of {', '.join(_ANSWERS)}")
         given, theirs = records(tensors), [(str(name), str(their)) for name, their in (names or {}).items()]
+        widened = _budget_pairs(budgets)
         return Grade(*self._read(lambda format: _core.grade(self._core, given, order, format, lse_layout, ignore_padding, int(sample), widened, theirs),
                                  format))
 
-    def probe(self, attend: Callable[[Question], Tensors], *, order: str | None = None, format: str | None = None,
+    def probe(self, attend: Callable[[Question], Tensors] | None = None, *, executor: str = "cpu", order: str | None = None, format: str | None = None,
               lse_layout: str | None = None) -> ProbeReport:
         """Tests which keys each row of an attention function has seen, exactly: integers, no tolerance.
 
         attend: gets one Question after the other and returns out and lse (and dq, dk, dv if required) in the form
         of `grade`. Without lse keys are not counted, without gradients they are not probed; the report says so.
         All ranks of a real run may call this at the same time: the questions are the same on every rank.
+        Without attend the plan is executed, as by `cpscope probe`.
         """
-        def ask(question: tuple[str, _core.Scenario, dict[str, np.ndarray]]) -> Any:
+        if attend is None:
+            return ProbeReport(*_core.probe_executor(self._core, executor))
+        def ask(question: tuple[str, _core.Scenario, dict[str, Array]]) -> Any:
             return records(attend(Question(*question)))
         return ProbeReport(*self._read(lambda format: _core.probe(self._core, ask, order, format, lse_layout), format))
 
@@ -372,25 +372,83 @@ class Scenario(Presets):
                 raise
             return call(self._format)
 
-    def _of_rank(self, tensors: dict[str, np.ndarray], rank: int) -> dict[str, np.ndarray]:
+    # What cpscope computes itself.
+
+    def run(self, executor: str = "cpu", *, poison: bool = False, sample: int = 0, budgets: Mapping[str, float] | None = None,
+            items: bool = False) -> Run:
+        """Executes the plan and compares the answer with the oracle, as `cpscope run` does. Inputs and answer are in `.record`.
+
+        executor: cpu, the only one of this package. poison: padding rows and buffers begin as NaN. sample, budgets: as in `grade`.
+        items: the record also holds what every compute and finish item has written.
+        """
+        if not isinstance(sample, (int, np.integer)) or sample < 0:
+            raise input_error(f"sample must be a whole number of rows: {sample!r}")
+        return run(self._core, executor, poison, int(sample), _budget_pairs(budgets), items)
+
+    def timeline(self, cluster: str | os.PathLike[str], stack: str = "") -> Timeline:
+        """Predicted times of every item on a cluster: a name of cpscope.clusters(), or a file."""
+        return Timeline(*_core.timeline(self._core, *cluster_of(cluster), stack))
+
+    def compare(self, cluster: str | os.PathLike[str], stack: str = "", dispatch_chunks: Sequence[int] = ()) -> Comparison:
+        """All communication types and layouts for this batch on a cluster, predicted, fastest first."""
+        return compare(self._core, cluster, stack, dispatch_chunks)
+
+    def _of_rank(self, tensors: dict[str, Array], rank: int) -> dict[str, Array]:
         layout = self.layout()
         if not 0 <= rank < layout.cp_size:
             raise input_error(f"there is no such rank: {rank}", f"0 to {layout.cp_size - 1}")
         rows = {"q": layout.q_index, "d_out": layout.q_index, "k": layout.kv_index, "v": layout.kv_index}
         return {name: tensor[rows[name][rank]] if name in rows else tensor for name, tensor in tensors.items()}
 
-    def _to_torch(self, tensors: dict[str, np.ndarray]) -> dict[str, Any]:
-        import torch
+    def _to_torch(self, tensors: dict[str, Array]) -> dict[str, Any]:
+        import torch  # type: ignore[import-not-found,unused-ignore]
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}[self.dtype]
         sink = torch.float64 if self.dtype == "fp64" else torch.float32
         return {name: torch.from_numpy(tensor).to(sink if name == "sink" else dtype)
                 for name, tensor in tensors.items()}
+
+    def _repr_html_(self) -> str:
+        said = self._settings
+        rows = [(name, said[name]) for name in ("attn_mask_type", "heads", "kv_heads", "head_dim_qk", "head_dim_v", "dtype", "backward",
+                                                "qkv_format", "cp_size", "cp_comm_type", "layout")]
+        lengths = said["lengths"]
+        rows.insert(0, ("lengths", f"{', '.join(map(str, lengths[:12]))}{', ...' if len(lengths) > 12 else ''}: {len(lengths)} sequences, "
+                                   f"{sum(lengths)} tokens"))
+        told = table((), rows, f"<b>{html.escape(said['title'] or 'Scenario')}</b>")
+        # A notebook shows this after every cell that ends with a scenario: it takes no seconds.
+        if sum(lengths) > 1 << 19 or self.cp_size * len(lengths) > 1 << 16:
+            return told + table((), [("A batch of this size is drawn by layout().picture().",)])
+        try:
+            return told + self.layout().picture().svg
+        except Error as error:  # a scenario that no rank can own is shown with the reason
+            return told + table((), [(str(error),)])
 
     def __repr__(self) -> str:
         s = self._settings
         return (f"<cpscope.Scenario {s['title'] or 'without a title'!r}: {sum(s['lengths'])} tokens, "
                 f"{s['attn_mask_type']}, {s['cp_size']} ranks, {s['cp_comm_type']}, {s['layout']}, {s['dtype']}>"
                 + ("\n" + self.inferred_text() if self._inferred else ""))
+
+
+def mask_picture(scenario: Scenario | None = None, *, theme: str = "auto", size: tuple[float, float] = (520, 560),
+                 **keys: Unpack[ScenarioKeys]) -> Picture:
+    """The visible (query, key) pairs of a scenario, or of the mask that keywords describe (as `Scenario.of` takes them; without
+    heads, head_dim and cp_size one of each): mask_picture(lengths=[300, 200], window_size=(64, 0)). With several ranks the cells
+    name the step that computes them."""
+    if scenario is None:
+        plain: dict[str, Any] = {"heads": 1, "head_dim": 8, "cp_size": 1, "backward": False}
+        scenario = Scenario.of(**{**plain, **keys})
+    elif keys:
+        raise input_error(f"a scenario has its mask: {', '.join(keys)}", "give a scenario or keywords")
+    return scenario.plan().picture("mask", theme=theme, size=size, bare=True)
+
+
+def _budget_pairs(budgets: Mapping[str, float] | None) -> list[tuple[str, float]]:
+    widened = [(name, float(budget)) for name, budget in (budgets or {}).items()]
+    for name, budget in widened:
+        if name not in _ANSWERS or not 0 <= budget < math.inf:
+            raise input_error(f"invalid budget: {name}={budget}", f"a finite number for one of {', '.join(_ANSWERS)}")
+    return widened
 
 
 def _without_place(text: str) -> str:
@@ -412,7 +470,7 @@ def gather(group: Any = None, /, **tensors: Any) -> list[dict[str, Any]]:
 
     Each rank gives its local tensors by name (q, k, v, out, ...); they are copied to the host.
     """
-    import torch.distributed as dist
+    import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
     ranks: list[dict[str, Any]] = [{} for _ in range(dist.get_world_size(group))]
-    dist.all_gather_object(ranks, {name: on_host(tensor) for name, tensor in tensors.items()}, group=group)
+    dist.all_gather_object(ranks, {name: on_host(tensor) for name, tensor in tensors.items()}, group=group)  # type: ignore[no-untyped-call,unused-ignore]
     return ranks

@@ -1,9 +1,9 @@
 #include "sim/app/cli/commands.h"
 #include "sim/app/fuzz/fuzz.h"
-#include "sim/app/report/study.h"
 #include "sim/base/whole_file.h"
 #include "sim/documents/json_text.h"
 #include "sim/findings/progress_bar.h"
+#include "sim/findings/study.h"
 #include "sim/scenario/scenario_names.h"
 
 #include <chrono>

@@ -2,9 +2,9 @@
 
 #include "sim/app/matrix/matrix_run.h"
 #include "sim/app/matrix/matrix_table.h"
-#include "sim/app/report/study.h"
 #include "sim/base/whole_file.h"
 #include "sim/findings/progress_bar.h"
+#include "sim/findings/study.h"
 
 #include <iostream>
 

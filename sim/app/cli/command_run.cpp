@@ -1,11 +1,10 @@
 #include "sim/app/cli/commands.h"
-#include "sim/app/report/findings_json.h"
-#include "sim/app/report/study.h"
-#include "sim/documents/grade_text.h"
 #include "sim/documents/json_text.h"
 #include "sim/documents/verdict_text.h"
 #include "sim/findings/error_document.h"
 #include "sim/findings/progress_bar.h"
+#include "sim/findings/run_document.h"
+#include "sim/findings/study.h"
 #include "sim/run/probe/probe.h"
 
 #include <iostream>
@@ -29,32 +28,6 @@ struct ProbeArguments {
   OutputFiles files;
   bool json = false;
 };
-
-struct Seconds {
-  double plan = 0.0, run = 0.0, judge = 0.0;
-};
-
-void write_grade_text(const CaseFindings& findings, const Seconds& seconds, std::ostream& out) {
-  const std::string coverage = describe_coverage(findings.grade);
-  out << fmt::format("{} on executor {}, plan {}{}{}\n", describe_judgement(findings.grade),
-                     findings.executor, to_hex(findings.plan->plan().hash),
-                     coverage.empty() ? "" : "; ", coverage);
-  write_grade_table(findings.grade, out);
-  if (findings.first) out << "first wrong at " << describe(*findings.first) << '\n';
-  out << fmt::format("planned and proved in {:.3f} s, ran in {:.3f} s, judged in {:.3f} s\n",
-                     seconds.plan, seconds.run, seconds.judge);
-}
-
-Json run_json(const CaseFindings& findings, const Seconds& seconds) {
-  Json json = grade_json(findings.grade, findings.executor, findings.plan->plan().hash);
-  const bool is_sample = !findings.judged.is_empty();
-  json["judged"] = {{"whole", !is_sample},
-                    {"query_rows", findings.judged.query_tokens.size()},
-                    {"key_rows", findings.judged.key_tokens.size()}};
-  json["seconds"] = {{"plan", seconds.plan}, {"run", seconds.run}, {"judge", seconds.judge}};
-  add_findings(findings, json);
-  return json;
-}
 
 /// The command that does the same again.
 std::string make_replay(const char* command, const std::string& path, const std::string& executor) {
@@ -134,7 +107,7 @@ int command_run(const RunArguments& options, const Tools& tools) {
     return run_case(tools.toolbox, loaded.value(), watched);
   };
   CaseOutcome outcome = run_with_bar();
-  const Seconds seconds{outcome.plan_seconds, outcome.run_seconds, outcome.judge_seconds};
+  const RunSeconds seconds{outcome.plan_seconds, outcome.run_seconds, outcome.judge_seconds};
   const bool was_graded = !outcome.grade.tensors.empty();
   const int code = outcome.exit_code;
   if (!was_graded) {
@@ -160,7 +133,7 @@ int command_run(const RunArguments& options, const Tools& tools) {
   if (was_graded && options.json) {
     std::cout << print_json(run_json(findings, seconds)) << '\n';
   } else if (was_graded) {
-    write_grade_text(findings, seconds, std::cout);
+    write_run_text(findings, seconds, std::cout);
   }
   if (const auto error = write_output_files(all, options.files, tools, options.json))
     return report(*error);

@@ -2,9 +2,9 @@
 #include "sim/app/cli/command_matrix.h"
 #include "sim/app/cli/commands.h"
 #include "sim/app/cli/verified_file.h"
-#include "sim/app/report/findings_json.h"
-#include "sim/app/report/study.h"
 #include "sim/documents/json_text.h"
+#include "sim/findings/run_document.h"
+#include "sim/findings/study.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -10,6 +10,7 @@ Command add_layout(CLI::App& app, const Tools& tools);
 Command add_plan(CLI::App& app, const Tools& tools);
 Command add_diff(CLI::App& app, const Tools& tools);
 Command add_import(CLI::App& app, const Tools& tools);
+Command add_keys(CLI::App& app, const Tools& tools);
 Command add_timeline(CLI::App& app, const Tools& tools);
 Command add_compare(CLI::App& app, const Tools& tools);
 Command add_forecast(CLI::App& app, const Tools& tools);

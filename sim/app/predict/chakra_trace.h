@@ -1,7 +1,7 @@
 #pragma once
 
-#include "sim/app/predict/timeline_text.h"
 #include "sim/base/result.h"
+#include "sim/documents/timeline_text.h"
 
 #include <cstddef>
 #include <string>

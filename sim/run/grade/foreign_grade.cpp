@@ -379,6 +379,10 @@ std::optional<Error> grade_sample_of(const Toolbox& toolbox, const Plan& plan,
                                graded.grade))
     return error;
   graded.judged = std::move(sampled.value().rows);
+  if (options.keeps_exact) {
+    graded.seen = std::move(answer);
+    graded.exact = std::move(sampled.value().exact);
+  }
   return std::nullopt;
 }
 

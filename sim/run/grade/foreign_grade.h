@@ -23,7 +23,8 @@ struct InputNote {
 struct ForeignGradeOptions {
   bool ignores_padding = false;  // padding rows are not graded
   int64_t sample_rows = 0;       // judge only about this many query rows; 0 = the whole batch
-  bool keeps_exact = false;      // both answers and every row's budget; not with a sample
+  bool keeps_exact = false;      // both answers and every row's budget; of a sample `exact`
+                                 // holds the judged rows
   std::vector<WidenedBudget> budgets = {};  // wider budgets that the caller allows
   RunControl control = {};
 };

@@ -1,8 +1,12 @@
-#include "sim/app/report/findings_json.h"
+#include "sim/findings/run_document.h"
 
+#include "sim/documents/grade_text.h"
 #include "sim/documents/verdict_text.h"
 
+#include <string>
 #include <string_view>
+
+#include <fmt/format.h>
 
 namespace cpscope {
 namespace {
@@ -53,6 +57,28 @@ void add_findings(const CaseFindings& findings, Json& json) {
     }
   }
   if (findings.probe) json["probe"] = probe_json(*findings.probe, findings.executor);
+}
+
+Json run_json(const CaseFindings& findings, const RunSeconds& seconds) {
+  Json json = grade_json(findings.grade, findings.executor, findings.plan->plan().hash);
+  const bool is_sample = !findings.judged.is_empty();
+  json["judged"] = {{"whole", !is_sample},
+                    {"query_rows", findings.judged.query_tokens.size()},
+                    {"key_rows", findings.judged.key_tokens.size()}};
+  json["seconds"] = {{"plan", seconds.plan}, {"run", seconds.run}, {"judge", seconds.judge}};
+  add_findings(findings, json);
+  return json;
+}
+
+void write_run_text(const CaseFindings& findings, const RunSeconds& seconds, std::ostream& out) {
+  const std::string coverage = describe_coverage(findings.grade);
+  out << fmt::format("{} on executor {}, plan {}{}{}\n", describe_judgement(findings.grade),
+                     findings.executor, to_hex(findings.plan->plan().hash),
+                     coverage.empty() ? "" : "; ", coverage);
+  write_grade_table(findings.grade, out);
+  if (findings.first) out << "first wrong at " << describe(*findings.first) << '\n';
+  out << fmt::format("planned and proved in {:.3f} s, ran in {:.3f} s, judged in {:.3f} s\n",
+                     seconds.plan, seconds.run, seconds.judge);
 }
 
 }  // namespace cpscope

@@ -1,4 +1,4 @@
-#include "sim/app/report/study.h"
+#include "sim/findings/study.h"
 
 #include "sim/run/grade/first_item.h"
 #include "sim/run/grade/probe_parts.h"

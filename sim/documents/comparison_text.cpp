@@ -1,4 +1,4 @@
-#include "sim/app/predict/comparison_text.h"
+#include "sim/documents/comparison_text.h"
 
 #include "sim/base/machine_memory.h"
 #include "sim/documents/json_text.h"

@@ -1,4 +1,4 @@
-#include "sim/app/predict/timeline_text.h"
+#include "sim/documents/timeline_text.h"
 
 #include "sim/base/machine_memory.h"
 #include "sim/clock/measured.h"

@@ -1,0 +1,167 @@
+"""What cpscope itself computes of a scenario: runs, predicted times, comparisons, and the fault gallery."""
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any, Sequence
+
+from . import _core
+from ._errors import Complaint, UnavailableError, input_error
+from .grade import Grade
+from .html import Picture, pre, table, themed
+from .record import Record
+
+_CLUSTERS = pathlib.Path(__file__).parent / "scenarios" / "clusters"
+
+
+def clusters() -> list[str]:
+    """The names of the shipped clusters, for timeline(), compare() and pictures with predicted times."""
+    return sorted(file.stem for file in _CLUSTERS.glob("*.toml"))
+
+
+def cluster_of(name: str | os.PathLike[str]) -> tuple[str, str]:
+    """A cluster's name or file, and the folder of the shipped ones."""
+    return os.fsdecode(name), str(_CLUSTERS)
+
+
+class Run(Grade):
+    """A plan that was executed and judged by the oracle. True when it passed; str() is the text of `cpscope run`."""
+
+    def __init__(self, document: str, text: str, core: _core.Record):
+        super().__init__(document, text)
+        self.record = Record(core)  #: inputs and answers, and with items=True what every item has written
+
+    @property
+    def first_wrong(self) -> dict[str, Any] | None:
+        """The first item of a failed run that wrote something wrong: pass, step, rank, kind, item, token, head."""
+        found: dict[str, Any] | None = self.document.get("first_wrong")
+        return found
+
+
+def run(core: _core.Scenario, executor: str, poison: bool, sample: int, budgets: list[tuple[str, float]],
+        items: bool) -> Run:
+    document, text, record = _core.run(core, executor, poison, sample, budgets, items)
+    return Run(document, text, record)
+
+
+class Timeline:
+    """Predicted times of every item on a cluster; str() is the text of `cpscope timeline`."""
+
+    def __init__(self, document: str, text: str):
+        self.document: dict[str, Any] = json.loads(document)  #: the document of `cpscope timeline --json`
+        self.text = text
+
+    @property
+    def total_us(self) -> float:
+        """Forward and backward, microseconds."""
+        return float(sum(self.document[one]["total_us"] for one in ("forward", "backward") if self.document.get(one)))
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """Each item that takes time: pass, kind, index, rank, step, start_ns, end_ns."""
+        found: list[dict[str, Any]] = self.document["items"]
+        return found
+
+    def _repr_html_(self) -> str:
+        return pre(self.text)
+
+    def __repr__(self) -> str:
+        return self.text.rstrip("\n")
+
+
+class Comparison:
+    """All ways to split one batch on a cluster, fastest first, predicted; str() is the text of `cpscope compare`."""
+
+    def __init__(self, core: _core.Comparison):
+        self._core = core
+        self.document: dict[str, Any] = json.loads(core.document())  #: the document of `cpscope compare --json`
+
+    @property
+    def candidates(self) -> list[dict[str, Any]]:
+        """The possible ways, fastest first, then the refused ones with their reasons."""
+        found: list[dict[str, Any]] = self.document["candidates"]
+        return found
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The recommended way; None when there is none."""
+        return next((one for one in self.candidates if one.get("is_best")), None)
+
+    def text(self, full: bool = False) -> str:
+        """The table of `cpscope compare`; with `full` every candidate."""
+        return str(self._core.text(full))
+
+    def csv(self) -> str:
+        """The table of `cpscope compare --csv`."""
+        return str(self._core.csv())
+
+    def to_pandas(self) -> Any:
+        """The same table as a pandas.DataFrame."""
+        import io
+        try:
+            import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        except ImportError as error:
+            raise UnavailableError([Complaint("data frames need pandas, which is not installed", "",
+                                              "pip install pandas, or use csv()")]) from error
+        return pandas.read_csv(io.StringIO(self.csv()))
+
+    def picture(self, theme: str = "auto") -> Picture:
+        """Time against bytes of every way; theme is auto, light, dark or print."""
+        return themed(lambda one, prefix: str(_core.draw_ways(self._core, one, prefix)), theme)
+
+    def _repr_html_(self) -> str:
+        # The figures of those that `compare` shows, and the sentence that recommends.
+        shown = [one for one in self.candidates if one["status"] == "predicted"][:12]
+        rows = [((one["name"], "pass") if one.get("is_best") else one["name"], f"{one['total_us'] / 1e3:.3f}", f"{one['forward_us'] / 1e3:.3f}",
+                 f"{one['exposed_us'] / 1e3:.3f}", f"{one['bytes_sent_by_busiest_rank'] / 1e6:.1f}",
+                 f"{one['memory_bytes'] / 2**30:.2f}", "the scenario's" if one["is_own"] else "") for one in shown]
+        head = ("way", "total ms", "forward ms", "exposed ms", "MB sent", "GiB", "")
+        text = self.text().rstrip("\n").splitlines()
+        return table(head, rows, f"predicted on {self.document['cluster']}") + pre(text[-1] if text else "")
+
+    def __repr__(self) -> str:
+        return self.text().rstrip("\n")
+
+
+def compare(core: _core.Scenario, cluster: str | os.PathLike[str], stack: str, dispatch_chunks: Sequence[int]) -> Comparison:
+    for chunk in dispatch_chunks:
+        if not isinstance(chunk, int) or chunk < 1:
+            raise input_error(f"dispatch_chunks must be whole numbers above 0: {chunk!r}")
+    name, folder = cluster_of(cluster)
+    return Comparison(_core.compare(core, name, folder, stack, list(dispatch_chunks)))
+
+
+class FaultReport:
+    """Known faults, planted one by one, and what noticed them. True when every one was caught and placed without a false
+    alarm; str() is the text of `cpscope faults`."""
+
+    def __init__(self, document: str, text: str):
+        self.document: dict[str, Any] = json.loads(document)  #: the document of `cpscope faults --json`
+        self.text = text
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.document["passed"])
+
+    @property
+    def faults(self) -> dict[str, dict[str, Any]]:
+        """By name: source, caught, detector, where (rank, step, item), causes, planted_fault."""
+        return {one["name"]: one for one in self.document["faults"]}
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __repr__(self) -> str:
+        return self.text.rstrip("\n")
+
+
+def faults(*names: str) -> FaultReport:
+    """Plants the named faults (all: about five seconds) in small runs, and tells what caught them and where."""
+    return FaultReport(*_core.faults(list(names)))
+
+
+def fault_list() -> list[dict[str, Any]]:
+    """The known faults: name, source, class, expected_detector, scenario. Nothing is run."""
+    found: list[dict[str, Any]] = json.loads(_core.fault_list())["faults"]
+    return found
