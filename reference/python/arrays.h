@@ -52,8 +52,10 @@ T take(Result<T> result, const char* subject) {
 /// fails.
 std::vector<ArrayRecord> look_at_arrays(const nanobind::list& records);
 
+/// Its name, shape and type, without values. May run without the GIL.
+Tensor describe(const NamedArray& named);
 /// A copy in doubles, whatever the strides are. May run without the GIL.
-Tensor to_tensor(const NamedArray& named);
+std::vector<double> read_values(const NamedArray& named);
 
 using IntegerList = nanobind::ndarray<nanobind::numpy, int64_t, nanobind::ndim<1>>;
 
