@@ -5,17 +5,19 @@
     print(scenario.grade({"out": out}))                   # numpy or torch, packed order or by rank
 
 `Scenario` is the main class: layout(), plan(), inputs(), oracle(), grade(), probe(), with_order(). `gather` collects the
-tensors of all ranks of a real run; from_te, from_megatron, from_torch, from_ring_flash_attention, from_usp and from_magi
-import the token orders of frameworks. Everything is computed on the CPU, with the GIL released.
+tensors of all ranks of a real run, `watch` grades a live training run; from_te, from_megatron, from_torch,
+from_ring_flash_attention, from_usp and from_magi import the token orders of frameworks. Everything is computed on the CPU, with the GIL released.
 """
 from ._core import version as __version__
 from ._errors import Complaint, Error, InputError, RefusedError, ScenarioError, UnavailableError
+from ._watch_judge import Verdict, WatchError
 from .grade import Grade
 from .layout import Layout, Plan, Sequence
 from .order import Order, from_magi, from_megatron, from_ring_flash_attention, from_te, from_torch, from_usp
 from .probe import ProbeReport, Question
 from .scenario import Scenario, gather, shipped
+from .watch import Call, Watch, watch
 
 __all__ = ["Complaint", "Error", "Grade", "InputError", "Layout", "Order", "Plan", "ProbeReport", "Question",
-           "RefusedError", "Scenario", "ScenarioError", "Sequence", "UnavailableError", "__version__",
-           "from_magi", "from_megatron", "from_ring_flash_attention", "from_te", "from_torch", "from_usp", "gather", "shipped"]
+           "Call", "RefusedError", "Scenario", "ScenarioError", "Sequence", "UnavailableError", "Verdict", "Watch", "WatchError", "__version__",
+           "from_magi", "from_megatron", "from_ring_flash_attention", "from_te", "from_torch", "from_usp", "gather", "shipped", "watch"]
