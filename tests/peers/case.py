@@ -65,6 +65,28 @@ def probed(scenario: cpscope.Scenario, answer: Callable[[int, Tensors], Mapping[
     return judge
 
 
+def watched(scenario: cpscope.Scenario, attend: Callable[..., Any], call: Callable[[int, Callable[..., Any], Tensors], torch.Tensor],
+            shape: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[int], Verdict | None]:
+    """Three steps of call(rank, the watched attend, its q, k, v), of which the first and the last are judged: PASS, or FAIL and the causes."""
+    def judge(rank: int) -> Verdict | None:
+        tensors, verdicts, plain = scenario.inputs(rank, torch=True), [], leaves(scenario.inputs(rank, torch=True), shape)
+        out = call(rank, attend, plain)
+        out.backward(plain["d_out"].reshape(out.shape))
+        with cpscope.watch(attend, None, scenario=scenario, every=2, on_verdict=verdicts.append) as watch:
+            for _ in range(3):
+                leaf = leaves(tensors, shape)
+                out = call(rank, watch, leaf)
+                out.backward(leaf["d_out"].reshape(out.shape))
+                watch.wait(120)
+                same = all(torch.equal(leaf[name].grad, plain[name].grad) for name in "qkv")
+                assert same, "watching has changed the gradients"
+        causes = sorted({cause["cause"] for verdict in verdicts for cause in verdict.causes})
+        statuses = {verdict.status for verdict in verdicts} if len(verdicts) == 2 else {f"{len(verdicts)} verdicts"}
+        text = "\n".join(map(str, verdicts))
+        return Verdict("PASS" if statuses == {"pass"} else " ".join([*sorted(statuses), *causes]).replace("fail", "FAIL"), text=text)
+    return judge
+
+
 def same_order(scenario: cpscope.Scenario, ids: Callable[[int], Any]) -> Callable[[int], Verdict | None]:
     """ids(rank): the tokens that the peer gives the rank, in its order; "same" where the scenario's layout says so too."""
     def judge(rank: int) -> Verdict | None:

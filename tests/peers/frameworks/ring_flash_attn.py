@@ -6,7 +6,7 @@ import torch
 
 import cpscope
 import stand_ins
-from case import Case, Tensors, graded, leaves, probed, with_gradients
+from case import Case, Tensors, graded, leaves, probed, watched, with_gradients
 
 PACKAGE = "ring-flash-attn"
 
@@ -65,6 +65,13 @@ def llama3(ranks: int, lengths: list[int], causal: bool = True, window: tuple[in
     return scenario, answer
 
 
+def watched_zigzag(called: str, ranks: int) -> Any:
+    """Tokens in zigzag order, given to one of its functions under cpscope.watch."""
+    scenario, _ = dense("zigzag", ranks)
+    return watched(scenario, DENSE[called], lambda rank, attend, leaf: attend(leaf["q"], leaf["k"], leaf["v"], causal=True, return_attn_probs=True)[0],
+                   lambda x: x[None])
+
+
 def cases() -> Iterator[Case]:
     for kind in ("ring", "zigzag", "stripe"):
         yield Case(f"{kind}, causal, bf16, GQA", 4, graded(*dense(kind, 4)))
@@ -87,3 +94,6 @@ def cases() -> Iterator[Case]:
     yield Case("llama3 varlen, full", 4, graded(*llama3(4, lengths, causal=False)))
     yield Case("llama3 varlen, full, window 17 left, 5 right", 4, graded(*llama3(4, lengths, False, (17, 5))), "FAIL out dq dk dv",
                "each rank attends over its documents' keys from their begin; a window needs the queries' positions")
+    yield Case("zigzag, causal, under cpscope.watch", 4, watched_zigzag("zigzag", 4))
+    yield Case("ring on tokens in zigzag order, under cpscope.watch", 4, watched_zigzag("ring", 4), "FAIL other_layout",
+               "planted; the verdict names the cause")

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 import cpscope
 import stand_ins
-from case import Case, Tensors, graded, leaves, probed, with_gradients
+from case import Case, Tensors, graded, leaves, probed, watched, with_gradients
 from frameworks import te_kernels
 
 PACKAGE = "transformer_engine"
@@ -51,6 +51,18 @@ def asked(ranks: int, communication: str = "p2p", seqlen: int = 256, lengths: li
     return scenario, answer
 
 
+def watched_p2p(mask: str) -> Any:
+    """A causal scenario, and a call of p2p with this mask under cpscope.watch."""
+    scenario, _ = asked(2)
+    cu_seqlens = torch.tensor([0, 256], dtype=torch.int32)
+
+    def call(rank: int, attend: Any, leaf: Tensors) -> torch.Tensor:
+        return attend(True, leaf["q"], leaf["k"], leaf["v"], cu_seqlens, cu_seqlens, 256, 256, None, None, 0.0, dist.group.WORLD, [0, 1],
+                      stand_ins.Stream(), "p2p", qkv_format="bshd", attn_mask_type=mask, window_size=(-1, 0) if mask == "causal" else (-1, -1),
+                      use_flash_attn_3=False, pad_between_seqs=False, load_balancing_strategy=peer.CPLoadBalancingStrategy.DUAL_CHUNK_SWAP)
+    return watched(scenario, peer.attn_forward_func_with_cp, call, lambda x: x[None])
+
+
 def cases() -> Iterator[Case]:
     packed = dict(lengths=[64, 128, 72], mask="padding_causal")
     padded = dict(lengths=[61, 123, 70], slots=[64, 128, 72], mask="padding_causal", fa3=True)
@@ -75,3 +87,6 @@ def cases() -> Iterator[Case]:
     yield Case("all_gather, thd, padding between, FA3", 4, graded(*asked(4, "all_gather", **padded), ignore_padding=True))
     yield Case("all_gather, thd, NO_LOAD_BALANCE", 4, graded(*asked(4, "all_gather", strategy="NO_LOAD_BALANCE", layout="contiguous", **packed)))
     yield Case("a2a+p2p, bshd, causal", 4, graded(*asked(4, "a2a+p2p")))
+    yield Case("p2p, bshd, causal, under cpscope.watch", 2, watched_p2p("causal"))
+    yield Case("p2p, bshd, no_mask by mistake, under cpscope.watch", 2, watched_p2p("no_mask"), "FAIL causal_ignored",
+               "planted; the verdict names the cause")
