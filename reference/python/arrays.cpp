@@ -151,6 +151,7 @@ std::vector<ArrayRecord> look_at_arrays(const nb::list& records) {
       one.arrays.push_back(std::move(named));
     }
     looked.push_back(std::move(one));
+    PyList_SetSlice(nb::object(record[1]).ptr(), 0, PY_SSIZE_T_MAX, nullptr);
   }
   return looked;
 }

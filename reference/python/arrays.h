@@ -48,8 +48,8 @@ T take(Result<T> result, const char* subject) {
 }
 
 /// [(path, [(name, array), ...]), ...] with every array checked: on the CPU, of float64, float32,
-/// float16 or bfloat16; None is noted as absent. Throws an InputError that names the first that
-/// fails.
+/// float16 or bfloat16; None is noted as absent. Empties the inner lists. Throws an InputError that
+/// names the first that fails.
 std::vector<ArrayRecord> look_at_arrays(const nanobind::list& records);
 
 /// Its name, shape and type, without values. May run without the GIL.

@@ -34,16 +34,23 @@ using Budgets = std::vector<std::pair<std::string, double>>;
 using Names = std::vector<std::pair<std::string, std::string>>;
 
 /// The arrays as records of the contract's names, which read the arrays only when they are used:
-/// doubles are four times as large as bf16. May run without the GIL.
-std::vector<NamedRecord> to_records(const std::vector<ArrayRecord>& arrays) {
+/// doubles are four times as large as bf16. An array that was read is let go, so that one which the
+/// caller no longer holds is freed. May run without the GIL.
+std::vector<NamedRecord> to_records(std::vector<ArrayRecord>& arrays) {
   std::vector<NamedRecord> records;
-  for (const ArrayRecord& one : arrays) {
+  for (ArrayRecord& one : arrays) {
     NamedRecord named{one.path, {}, one.absent};
     for (const NamedArray& array : one.arrays) named.record.tensors.push_back(describe(array));
     named.load = [&one](const Tensor& tensor) {
-      for (const NamedArray& array : one.arrays)
-        if (array.name == tensor.name) return read_values(array);
-      return std::vector<double>{};
+      std::vector<double> values;
+      for (NamedArray& array : one.arrays) {
+        if (array.name != tensor.name) continue;
+        values = read_values(array);
+        const nb::gil_scoped_acquire gil;
+        array.array = {};
+        break;
+      }
+      return values;
     };
     records.push_back(std::move(named));
   }
@@ -133,7 +140,7 @@ nb::dict answer_dict(Answer answer, bool has_backward) {
 
 nb::dict ask_oracle(const ScenarioBox& box, const nb::list& records, const Word& order,
                     const Word& format) {
-  const std::vector<ArrayRecord> arrays = look_at_arrays(records);
+  std::vector<ArrayRecord> arrays = look_at_arrays(records);
   const ForeignChoices choices = choices_of(order, format, {});
   Scenario scenario = box.scenario();
   Interruptible interruptible;
@@ -162,7 +169,7 @@ struct GradeWords {
   std::string document, text;
 };
 
-Result<GradeWords> grade_records(const ScenarioBox& box, const std::vector<ArrayRecord>& arrays,
+Result<GradeWords> grade_records(const ScenarioBox& box, std::vector<ArrayRecord>& arrays,
                                  const ForeignChoices& choices,
                                  const ForeignGradeOptions& options) {
   const Result<CheckedPlan> checked = plan_scenario(box.loaded);
@@ -226,7 +233,7 @@ std::pair<std::string, std::string> grade(const ScenarioBox& box, const nb::list
                                           const Word& lse_layout, bool ignore_padding,
                                           int64_t sample, const Budgets& budgets,
                                           const Names& names, const nb::object& progress) {
-  const std::vector<ArrayRecord> arrays = look_at_arrays(records);
+  std::vector<ArrayRecord> arrays = look_at_arrays(records);
   ForeignChoices choices = choices_of(order, format, lse_layout);
   for (const auto& [name, theirs] : names) choices.aliases.push_back({name, theirs});
   std::vector<WidenedBudget> widened;
@@ -304,7 +311,7 @@ class PythonExecutor final : public Executor {
     return nb::make_tuple(names, std::move(box), inputs_dict(inputs));
   }
 
-  Result<RunOutput> read_answer(const Plan& plan, const std::vector<ArrayRecord>& arrays) {
+  Result<RunOutput> read_answer(const Plan& plan, std::vector<ArrayRecord>& arrays) {
     if (arrays.empty()) return make_error(ErrorKind::bad_input, "the answer holds no tensor");
     const Result<ForeignRecord> record = read_foreign(to_records(arrays), plan, choices_);
     if (!record) return record.error();

@@ -13,7 +13,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 # Prints the bytes of memory that grading takes at its peak beyond the tensors, and those that cpscope.watch would reckon with.
 GRADING = """
 import numpy as np, cpscope
-from cpscope._watch_judge import bytes_of_kv_head
+from cpscope._watch_judge import HandedOver, bytes_of_kv_head
 tokens, heads, width = {tokens}, 4, 64
 scenario = cpscope.Scenario.of(heads=heads, kv_heads=1, head_dim=width, lengths=[tokens], cp_size=2, dtype="fp16")
 numbers = np.random.default_rng(1)
@@ -25,8 +25,9 @@ def peak():
     return next(1024 * int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 open("/proc/self/clear_refs", "w").write("5")
 before = peak()
-scenario.grade(ranks, sample=16, lse_layout="tokens_heads")
 own = sum(part.nbytes for rank in ranks for part in rank.values())
+ranks = [HandedOver(rank) for rank in ranks]
+scenario.grade(ranks, sample=16, lse_layout="tokens_heads")
 print(peak() - before, bytes_of_kv_head(scenario, tokens, tokens) - own)
 """
 

@@ -357,6 +357,7 @@ class Worker(threading.Thread):
             if self._is_closed:
                 raise Closed
 
+        ranks = [HandedOver(one) for one in ranks]
         grade = scenario.grade(ranks, format=options.format, lse_layout=options.lse_layout, ignore_padding=options.ignore_padding,
                                sample=sample, budgets=options.budgets, progress=stop_when_closed)
         grade_seconds = time.monotonic() - began
@@ -495,6 +496,14 @@ def cut_heads(tensor: Any, cut: dict[str, Any] | None) -> Any:
     if cut["is_flat"]:
         tensor = tensor.unflatten(-1, (cut["heads"], -1))
     return tensor.narrow(cut["axis"], cut["begin"], cut["end"] - cut["begin"])
+
+
+class HandedOver(dict[str, Any]):
+    """Tensors that their reader alone holds, so that each is freed once it is read."""
+
+    def items(self) -> Any:
+        while self:
+            yield self.popitem()
 
 
 class _SideStream:
