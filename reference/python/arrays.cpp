@@ -27,7 +27,7 @@ std::optional<Dtype> dtype_of(const nb::dlpack::dtype& type) {
   return std::nullopt;
 }
 
-std::string describe(const nb::dlpack::dtype& type) {
+std::string describe_type(const nb::dlpack::dtype& type) {
   const char* name = "a type of another kind";
   switch (static_cast<Code>(type.code)) {
     case Code::Int:
@@ -149,7 +149,7 @@ std::vector<ArrayRecord> look_at_arrays(const nb::list& records) {
       }
       if (!dtype_of(named.array.dtype())) {
         throw_input_error(fmt::format("\"{}\" has a type that is not read: {}", named.name,
-                                      describe(named.array.dtype())),
+                                      describe_type(named.array.dtype())),
                           kTypes, one.path);
       }
       if (named.array.size() > 0 && named.array.data() == nullptr) {
@@ -160,30 +160,35 @@ std::vector<ArrayRecord> look_at_arrays(const nb::list& records) {
       one.arrays.push_back(std::move(named));
     }
     looked.push_back(std::move(one));
+    PyList_SetSlice(nb::object(record[1]).ptr(), 0, PY_SSIZE_T_MAX, nullptr);
   }
   return looked;
 }
 
-Tensor to_tensor(const NamedArray& named) {
+Tensor describe(const NamedArray& named) {
   Tensor tensor{named.name, {}, *dtype_of(named.array.dtype()), {}};
   for (size_t d = 0; d < named.array.ndim(); ++d)
     tensor.shape.push_back(static_cast<int64_t>(named.array.shape(d)));
-  tensor.values.resize(static_cast<size_t>(tensor.size()));
-  switch (tensor.dtype) {
+  return tensor;
+}
+
+std::vector<double> read_values(const NamedArray& named) {
+  std::vector<double> values(named.array.size());
+  switch (*dtype_of(named.array.dtype())) {
     case Dtype::fp64:
-      copy_strided<double>(named.array, tensor.values);
+      copy_strided<double>(named.array, values);
       break;
     case Dtype::fp32:
-      copy_strided<float>(named.array, tensor.values);
+      copy_strided<float>(named.array, values);
       break;
     case Dtype::fp16:
-      copy_strided<Fp16>(named.array, tensor.values);
+      copy_strided<Fp16>(named.array, values);
       break;
     case Dtype::bf16:
-      copy_strided<Bf16>(named.array, tensor.values);
+      copy_strided<Bf16>(named.array, values);
       break;
   }
-  return tensor;
+  return values;
 }
 
 nb::object to_numpy(std::vector<double> values, const std::vector<int64_t>& shape) {

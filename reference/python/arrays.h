@@ -48,12 +48,14 @@ T take(Result<T> result, const char* subject) {
 }
 
 /// [(path, [(name, array), ...]), ...] with every array checked: on the CPU, of float64, float32,
-/// float16 or bfloat16; None is noted as absent. Throws an InputError that names the first that
-/// fails.
+/// float16 or bfloat16; None is noted as absent. Empties the inner lists. Throws an InputError that
+/// names the first that fails.
 std::vector<ArrayRecord> look_at_arrays(const nanobind::list& records);
 
+/// Its name, shape and type, without values. May run without the GIL.
+Tensor describe(const NamedArray& named);
 /// A copy in doubles, whatever the strides are. May run without the GIL.
-Tensor to_tensor(const NamedArray& named);
+std::vector<double> read_values(const NamedArray& named);
 
 using IntegerList = nanobind::ndarray<nanobind::numpy, int64_t, nanobind::ndim<1>>;
 

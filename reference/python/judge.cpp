@@ -14,6 +14,8 @@
 #include "sim/run/run_inputs.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <set>
 #include <sstream>
 #include <tuple>
@@ -34,12 +36,25 @@ using Word = std::optional<std::string>;
 using Budgets = std::vector<std::pair<std::string, double>>;
 using Names = std::vector<std::pair<std::string, std::string>>;
 
-/// The arrays as records of the contract's names. May run without the GIL.
-std::vector<NamedRecord> to_records(const std::vector<ArrayRecord>& arrays) {
+/// The arrays as records of the contract's names, which read the arrays only when they are used:
+/// doubles are four times as large as bf16. An array that was read is let go, so that one which the
+/// caller no longer holds is freed. May run without the GIL.
+std::vector<NamedRecord> to_records(std::vector<ArrayRecord>& arrays) {
   std::vector<NamedRecord> records;
-  for (const ArrayRecord& one : arrays) {
+  for (ArrayRecord& one : arrays) {
     NamedRecord named{one.path, {}, one.absent};
-    for (const NamedArray& array : one.arrays) named.record.tensors.push_back(to_tensor(array));
+    for (const NamedArray& array : one.arrays) named.record.tensors.push_back(describe(array));
+    named.load = [&one](const Tensor& tensor) {
+      std::vector<double> values;
+      for (NamedArray& array : one.arrays) {
+        if (array.name != tensor.name) continue;
+        values = read_values(array);
+        const nb::gil_scoped_acquire gil;
+        array.array = {};
+        break;
+      }
+      return values;
+    };
     records.push_back(std::move(named));
   }
   return records;
@@ -128,7 +143,7 @@ nb::dict answer_dict(Answer answer, bool has_backward) {
 
 nb::dict ask_oracle(const ScenarioBox& box, const nb::list& records, const Word& order,
                     const Word& format) {
-  const std::vector<ArrayRecord> arrays = look_at_arrays(records);
+  std::vector<ArrayRecord> arrays = look_at_arrays(records);
   const ForeignChoices choices = choices_of(order, format, {});
   Scenario scenario = box.scenario();
   Interruptible interruptible;
@@ -173,14 +188,14 @@ nb::dict columns_of(WrongRowTable table) {
   return columns;
 }
 
-Result<GradeWords> grade_records(const ScenarioBox& box, const std::vector<ArrayRecord>& arrays,
+Result<GradeWords> grade_records(const ScenarioBox& box, std::vector<ArrayRecord>& arrays,
                                  const ForeignChoices& choices,
                                  const ForeignGradeOptions& options) {
   const Result<CheckedPlan> checked = plan_scenario(box.loaded);
   if (!checked) return checked.error();
   if (const auto error = grade_obstacle(checked.value())) return *error;
   const Plan& plan = checked.value().plan();
-  const Result<ForeignRecord> record = read_foreign(to_records(arrays), plan, choices);
+  Result<ForeignRecord> record = read_foreign(to_records(arrays), plan, choices);
   if (!record) return record.error();
   Toolbox toolbox;
   toolbox.oracle = reference::dense_oracle();
@@ -192,18 +207,62 @@ Result<GradeWords> grade_records(const ScenarioBox& box, const std::vector<Array
                     list_wrong_rows(plan, graded.value())};
 }
 
+/// Tells a Python function the share of the work that is done, ten times a second at most. What the
+/// function raises stops the work.
+class ProgressCall {
+ public:
+  explicit ProgressCall(nb::object function) : function_(std::move(function)) {}
+
+  void add_to(RunControl& control) {
+    if (function_.is_none()) return;
+    control.share = [this](double share) { tell(share); };
+    control.is_cancelled = [this, before = control.is_cancelled] {
+      return has_failed_.load() || before();
+    };
+  }
+  /// Throws what the function has raised. Needs the GIL.
+  void rethrow() {
+    if (error_) throw nb::python_error(*error_);
+  }
+
+ private:
+  /// Never called from two threads at once.
+  void tell(double share) {
+    const auto now = std::chrono::steady_clock::now();
+    constexpr auto kPause = std::chrono::milliseconds(100);
+    if (has_failed_ || (share < 1 && now - last_told_ < kPause)) return;
+    last_told_ = now;
+    const nb::gil_scoped_acquire gil;
+    try {
+      function_(share);
+    } catch (nb::python_error& error) {
+      error_.emplace(error);
+      has_failed_ = true;
+    }
+  }
+
+  nb::object function_;
+  std::chrono::steady_clock::time_point last_told_{};
+  std::atomic<bool> has_failed_ = false;
+  std::optional<nb::python_error> error_;
+};
+
 /// (document of `grade --json`, its text, the wrong rows) of tensors that other software computed.
 std::tuple<std::string, std::string, nb::dict> grade(const ScenarioBox& box,
                                                      const nb::list& records, const Word& order,
                                                      const Word& format, const Word& lse_layout,
                                                      bool ignore_padding, int64_t sample,
-                                                     const Budgets& budgets, const Names& names) {
-  const std::vector<ArrayRecord> arrays = look_at_arrays(records);
+                                                     const Budgets& budgets, const Names& names,
+                                                     const nb::object& progress) {
+  std::vector<ArrayRecord> arrays = look_at_arrays(records);
   ForeignChoices choices = choices_of(order, format, lse_layout);
   for (const auto& [name, theirs] : names) choices.aliases.push_back({name, theirs});
   std::vector<WidenedBudget> widened;
   for (const auto& [tensor, rel_l2] : budgets) widened.push_back({tensor, rel_l2});
   Interruptible interruptible;
+  ProgressCall progress_call(progress);
+  RunControl control = interruptible.control();
+  progress_call.add_to(control);
   auto words = [&] {
     const nb::gil_scoped_release release;
     return grade_records(box, arrays, choices,
@@ -211,9 +270,10 @@ std::tuple<std::string, std::string, nb::dict> grade(const ScenarioBox& box,
                           .sample_rows = sample,
                           .keeps_exact = true,
                           .budgets = widened,
-                          .control = interruptible.control()});
+                          .control = control});
   }();
   interruptible.rethrow();
+  progress_call.rethrow();
   GradeWords made = take(std::move(words), kInput);
   return {std::move(made.document), std::move(made.text), columns_of(std::move(made.wrong))};
 }
@@ -273,7 +333,7 @@ class PythonExecutor final : public Executor {
     return nb::make_tuple(names, std::move(box), inputs_dict(inputs));
   }
 
-  Result<RunOutput> read_answer(const Plan& plan, const std::vector<ArrayRecord>& arrays) {
+  Result<RunOutput> read_answer(const Plan& plan, std::vector<ArrayRecord>& arrays) {
     if (arrays.empty()) return make_error(ErrorKind::bad_input, "the answer holds no tensor");
     const Result<ForeignRecord> record = read_foreign(to_records(arrays), plan, choices_);
     if (!record) return record.error();
@@ -350,7 +410,8 @@ void bind_judge(nb::module_& module) {
   module.def("inputs", &make_inputs, "scenario"_a, "poison"_a);
   module.def("oracle", &ask_oracle, "scenario"_a, "records"_a, "order"_a.none(), "format"_a.none());
   module.def("grade", &grade, "scenario"_a, "records"_a, "order"_a.none(), "format"_a.none(),
-             "lse_layout"_a.none(), "ignore_padding"_a, "sample"_a, "budgets"_a, "names"_a);
+             "lse_layout"_a.none(), "ignore_padding"_a, "sample"_a, "budgets"_a, "names"_a,
+             "progress"_a.none());
   module.def("probe", &probe, "scenario"_a, "ask"_a, "order"_a.none(), "format"_a.none(),
              "lse_layout"_a.none());
 }

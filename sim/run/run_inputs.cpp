@@ -1,7 +1,6 @@
 #include "sim/run/run_inputs.h"
 
 #include "sim/base/parallel.h"
-#include "sim/run/inputs.h"
 
 #include <algorithm>
 #include <limits>
@@ -60,24 +59,28 @@ std::vector<bool> valid_ids(const BatchSlots& slots, Side side) {
   return valid;
 }
 
-RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, bool poison) {
+Tensor make_run_input(const Scenario& scenario, const BatchSlots& slots, InputTensor which,
+                      bool poison) {
   const Attention& attention = scenario.attention;
-  const std::vector<TokenPlace> q_places = places_of(slots, Side::q),
-                                kv_places = places_of(slots, Side::kv);
+  const bool is_of_keys = which == InputTensor::k || which == InputTensor::v;
+  const bool has_v_lanes = which == InputTensor::v || which == InputTensor::d_out;
+  constexpr const char* kNames[] = {"q", "k", "v", "d_out"};
+  return make_input(scenario, which, kNames[static_cast<size_t>(which)],
+                    places_of(slots, is_of_keys ? Side::kv : Side::q),
+                    is_of_keys ? attention.kv_heads : attention.heads,
+                    has_v_lanes ? attention.head_dim_v : attention.head_dim_qk, poison);
+}
+
+RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, bool poison) {
   RunInputs inputs;
   inputs.slots = slots;
-  inputs.q = make_input(scenario, InputTensor::q, "q", q_places, attention.heads,
-                        attention.head_dim_qk, poison);
-  inputs.k = make_input(scenario, InputTensor::k, "k", kv_places, attention.kv_heads,
-                        attention.head_dim_qk, poison);
-  inputs.v = make_input(scenario, InputTensor::v, "v", kv_places, attention.kv_heads,
-                        attention.head_dim_v, poison);
-  if (scenario.numerics.backward) {
-    inputs.d_out = make_input(scenario, InputTensor::d_out, "d_out", q_places, attention.heads,
-                              attention.head_dim_v, poison);
-  }
-  if (attention.softmax_type == SoftmaxType::learnable)
-    inputs.sink = sink_logits(scenario.numerics, attention.heads);
+  inputs.q = make_run_input(scenario, slots, InputTensor::q, poison);
+  inputs.k = make_run_input(scenario, slots, InputTensor::k, poison);
+  inputs.v = make_run_input(scenario, slots, InputTensor::v, poison);
+  if (scenario.numerics.backward)
+    inputs.d_out = make_run_input(scenario, slots, InputTensor::d_out, poison);
+  if (scenario.attention.softmax_type == SoftmaxType::learnable)
+    inputs.sink = sink_logits(scenario.numerics, scenario.attention.heads);
   return inputs;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/plan/batch_slots.h"
+#include "sim/run/inputs.h"
 #include "sim/run/judge.h"
 #include "sim/scenario/scenario.h"
 
@@ -11,6 +12,10 @@ namespace cpscope {
 /// The inputs of a scenario in packed padded order. With `poison` every padding row of q, k, v and
 /// d_out is NaN.
 RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, bool poison);
+
+/// One of these inputs, not the sink.
+Tensor make_run_input(const Scenario& scenario, const BatchSlots& slots, InputTensor which,
+                      bool poison);
 
 /// [packed padded id] True for a valid token.
 std::vector<bool> valid_ids(const BatchSlots& slots, Side side);

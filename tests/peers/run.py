@@ -3,6 +3,7 @@
 what they must be, and README.md's table to the verdicts.
 
     run.py [FRAMEWORK...] [--environment FOLDER] [--readme FILE [--bless]] [--latest]
+    run.py --pytest FILE [--environment FOLDER]     a test of the package that needs torch, in the same environment
 
 `import cpscope` must find the package to be tested. Exit codes: 0 every verdict is the expected one, 1 one is not or
 the table says something else, 77 the packages cannot be installed from here.
@@ -11,6 +12,7 @@ import argparse
 import hashlib
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import subprocess
@@ -88,6 +90,17 @@ def run(python: Path, framework: str) -> list[dict]:
     return rows
 
 
+def run_tests(python: Path, file: Path) -> int:
+    """pytest of this interpreter, behind the packages of the environment."""
+    spec = importlib.util.find_spec("pytest")
+    if spec is None or spec.origin is None:
+        print("requires pytest: it is not installed")
+        return 77
+    program = "import sys; sys.path.append(sys.argv.pop(1)); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    return subprocess.run([python, "-c", program, Path(spec.origin).parents[1], "-q", "-p", "no:cacheprovider", file], check=False,
+                          env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}).returncode
+
+
 def table(rows: list[dict]) -> str:
     """A list of what each peer passes, then a table of everything else; numbers in parentheses are ranks. Behind a cause, the
     share of the recomputed wrong rows that it explains."""
@@ -126,6 +139,7 @@ def main() -> int:
     parser.add_argument("--readme", type=Path, help="a file whose table between <!-- peers:begin --> and <!-- peers:end --> must say so")
     parser.add_argument("--bless", action="store_true", help="write the table")
     parser.add_argument("--latest", action="store_true", help="the newest versions, not those that the expected verdicts are of")
+    parser.add_argument("--pytest", type=Path, help="run this test file instead")
     parser.add_argument("--inside", choices=FRAMEWORKS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
@@ -135,6 +149,8 @@ def main() -> int:
     if python is None:
         print("requires network: the peers cannot be installed from here")
         return 77
+    if options.pytest:
+        return run_tests(python, options.pytest)
     rows = [row for framework in options.frameworks or FRAMEWORKS for row in run(python, framework)]
     wrong = sum(not row["is_expected"] for row in rows)
     print(f"{len(rows)} configurations, {wrong} verdicts are not the expected ones")

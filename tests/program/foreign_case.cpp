@@ -69,7 +69,7 @@ Result<ForeignGrade> ForeignCase::grade_files(std::vector<NamedRecord> records,
                                               const ForeignChoices& choices,
                                               const ForeignGradeOptions& options) const {
   if (auto error = sort_by_rank(records)) return *error;
-  const Result<ForeignRecord> foreign = read_foreign(std::move(records), plan(), choices);
+  Result<ForeignRecord> foreign = read_foreign(std::move(records), plan(), choices);
   if (!foreign) return foreign.error();
   return grade_foreign(make_walker_toolbox(), plan(), foreign.value(), options);
 }

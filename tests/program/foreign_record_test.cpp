@@ -21,7 +21,7 @@ ForeignGrade grade_of_record(const std::string& name) {
   Result<RunRecord> record = read_record(std::string(CPSCOPE_RECORDS) + "/" + name + ".safetensors",
                                          {.takes_other_types = true});
   EXPECT_TRUE(record.ok()) << to_text(record.error());
-  const Result<ForeignRecord> foreign =
+  Result<ForeignRecord> foreign =
       read_foreign({{name, std::move(record).value()}}, plan.plan(), {});
   EXPECT_TRUE(foreign.ok()) << to_text(foreign.error());
   return grade_foreign(make_walker_toolbox(), plan.plan(), foreign.value(), {}).value();

@@ -6,12 +6,13 @@
 
 `Scenario` is the main class: layout(), plan(), inputs(), oracle(), grade(), probe(), with_order(). Its class methods from_te,
 from_megatron, from_torch_cp, from_titan, from_magi, from_deepspeed, from_usp and from_ring_flash_attention read the objects of
-frameworks. `gather` collects the tensors of all ranks of a real run; the functions from_te, from_megatron, from_torch,
+frameworks. `gather` collects the tensors of all ranks of a real run, `watch` grades a live training run; the functions from_te, from_megatron, from_torch,
 from_ring_flash_attention, from_usp and from_magi import token orders alone. Everything is computed on the CPU, with the GIL released.
 """
 from ._core import version as __version__
 from . import testing
 from ._errors import Complaint, Error, InputError, RefusedError, ScenarioError, UnavailableError
+from ._watch_judge import Verdict, WatchError
 from .grade import Grade
 from .html import Picture
 from ._keys import ScenarioKeys, keys, keys_page
@@ -21,9 +22,10 @@ from .probe import ProbeReport, Question
 from .record import Difference, Record, diff, read_record, write_record
 from .runs import Comparison, FaultReport, Run, Timeline, clusters, fault_list, faults
 from .scenario import Scenario, gather, mask_picture, shipped
+from .watch import Call, Watch, watch
 
-__all__ = ["Comparison", "Complaint", "Difference", "Error", "FaultReport", "Grade", "InputError", "Layout", "Order", "Picture",
+__all__ = ["Call", "Comparison", "Complaint", "Difference", "Error", "FaultReport", "Grade", "InputError", "Layout", "Order", "Picture",
            "Plan", "ProbeReport", "Question", "Record", "RefusedError", "Run", "Scenario", "ScenarioError", "ScenarioKeys",
-           "Sequence", "Timeline", "UnavailableError", "__version__", "clusters", "diff", "fault_list", "faults", "keys",
+           "Sequence", "Timeline", "UnavailableError", "Verdict", "Watch", "WatchError", "__version__", "clusters", "diff", "fault_list", "faults", "keys",
            "keys_page", "mask_picture", "read_record", "testing", "write_record",
-           "from_magi", "from_megatron", "from_ring_flash_attention", "from_te", "from_torch", "from_usp", "gather", "shipped"]
+           "from_magi", "from_megatron", "from_ring_flash_attention", "from_te", "from_torch", "from_usp", "gather", "shipped", "watch"]

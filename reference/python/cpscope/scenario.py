@@ -326,7 +326,8 @@ class Scenario(Presets):
 
     def grade(self, tensors: Tensors, *, order: str | None = None, format: str | None = None,
               lse_layout: str | None = None, ignore_padding: bool = False, sample: int = 0,
-              budgets: Mapping[str, float] | None = None, names: Mapping[str, str] | None = None) -> Grade:
+              budgets: Mapping[str, float] | None = None, names: Mapping[str, str] | None = None,
+              progress: Callable[[float], object] | None = None) -> Grade:
         """Judges tensors that other software computed: any of out, lse, dq, dk, dv, max_logit, d_sink. If q, k, v,
         d_out, sink are among them, those are the inputs, else the scenario's own.
 
@@ -336,7 +337,8 @@ class Scenario(Presets):
         float64, float32, float16, bfloat16, any strides, numpy or torch; tensors of a GPU are copied to the host.
         ignore_padding: padding rows may hold anything. sample: compare only about this many query rows, and keys, and
         scan all others. budgets: rel_l2 by name, for tensors that may have larger errors than the earned budget.
-        names: what tensors are called if not as here: {"out": "attn_output"}.
+        names: what tensors are called if not as here: {"out": "attn_output"}. progress: called with the share of the
+        work that is done, 0 to 1, from any thread; what it raises ends the grading.
         A name with None for its tensor, and inputs for which wrong answers look right, make the verdict "blind", not passed.
 
         InputError names what does not fit.
@@ -345,7 +347,8 @@ class Scenario(Presets):
             raise input_error(f"sample must be a whole number of rows: {sample!r}")
         given, theirs = records(tensors), [(str(name), str(their)) for name, their in (names or {}).items()]
         widened = _budget_pairs(budgets)
-        return Grade(*self._read(lambda format: _core.grade(self._core, given, order, format, lse_layout, ignore_padding, int(sample), widened, theirs),
+        return Grade(*self._read(lambda format: _core.grade(self._core, given, order, format, lse_layout, ignore_padding, int(sample), widened, theirs,
+                                                           progress),
                                  format))
 
     def probe(self, attend: Callable[[Question], Tensors] | None = None, *, executor: str = "cpu", order: str | None = None, format: str | None = None,

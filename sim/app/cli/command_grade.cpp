@@ -122,7 +122,7 @@ int command_grade(const GradeArguments& options, const Tools& tools) {
   const Plan& plan = checked.value().plan();
   Result<std::vector<NamedRecord>> records = read_foreign_files(options.records);
   if (!records) return report(records.error());
-  const Result<ForeignRecord> record =
+  Result<ForeignRecord> record =
       read_foreign(std::move(records).value(), plan, choices_of(options));
   if (!record) return report(record.error());
   const auto grade_with_bar = [&] {

@@ -120,27 +120,24 @@ std::optional<Error> refuse_moved_rows(const ForeignRecord& record, const Tensor
                  : "is it this scenario's layout? An imported order goes with --order-file");
 }
 
-/// Copies the record's values into `input` and counts those of valid tokens that differ.
-std::optional<Error> take_input(const Tensor& given, const std::vector<bool>& valid, Dtype dtype,
+/// Replaces `input` by the record's values and counts those of valid tokens that differ. Padding is
+/// replaced too: no answer depends on it, and a mistake that reads it has read the record's.
+std::optional<Error> take_input(Tensor& given, const std::vector<bool>& valid, Dtype dtype,
                                 Tensor& input, InputNote& note) {
   const int64_t heads = input.shape[1], lanes = input.shape[2];
   for (int64_t row = 0; row < input.shape[0] * heads; ++row) {
     const int64_t token = row / heads, head = row % heads;
+    if (!valid[token]) continue;
     for (int64_t i = row * lanes; i < (row + 1) * lanes; ++i) {
       const double value = given.values[i];
-      // No answer depends on padding; a mistake that reads it has read the record's.
-      if (!valid[token]) {
-        input.values[i] = value;
-        continue;
-      }
       ++note.values;
       if (value == input.values[i]) continue;
       if (!std::isfinite(value) || round_to(dtype, value) != value)
         return bad_value(given, dtype, token, head, value);
       if (note.different++ == 0) note.token = token, note.head = head;
-      input.values[i] = value;
     }
   }
+  input.values = std::move(given.values);
   return std::nullopt;
 }
 
@@ -158,16 +155,25 @@ std::optional<Error> take_sink(const Tensor& given, Dtype dtype, std::vector<dou
   return std::nullopt;
 }
 
-/// The scenario's inputs, replaced by the record's inputs if it holds some.
-Result<RunInputs> find_inputs(const Plan& plan, const ForeignRecord& record, ForeignGrade& graded) {
+/// The scenario's inputs, replaced by the record's inputs if it holds some. One at a time: an input
+/// of a long batch is large.
+Result<RunInputs> find_inputs(const Plan& plan, ForeignRecord& record, ForeignGrade& graded) {
   const BatchSlots& slots = plan.layout.slots;
   const Dtype dtype = plan.scenario.numerics.dtype;
-  RunInputs inputs = make_run_inputs(plan.scenario, slots, false);
-  for (Tensor* input : {&inputs.q, &inputs.k, &inputs.v, &inputs.d_out}) {
-    const Tensor* given = record.find(input->name);
-    if (input->name.empty() || given == nullptr) continue;
+  RunInputs inputs;
+  inputs.slots = slots;
+  if (plan.scenario.attention.softmax_type == SoftmaxType::learnable)
+    inputs.sink = sink_logits(plan.scenario.numerics, plan.scenario.attention.heads);
+  for (const auto& [which, input] : {std::pair{InputTensor::q, &inputs.q},
+                                     {InputTensor::k, &inputs.k},
+                                     {InputTensor::v, &inputs.v},
+                                     {InputTensor::d_out, &inputs.d_out}}) {
+    if (which == InputTensor::d_out && !plan.scenario.numerics.backward) continue;
+    *input = make_run_input(plan.scenario, slots, which, false);
+    Tensor* given = record.find(input->name);
+    if (given == nullptr) continue;
     InputNote note{.name = input->name};
-    const Side side = input == &inputs.k || input == &inputs.v ? Side::kv : Side::q;
+    const Side side = which == InputTensor::k || which == InputTensor::v ? Side::kv : Side::q;
     const std::vector<bool> valid = valid_ids(slots, side);
     if (auto error =
             refuse_moved_rows(record, *given, *input, valid, plan.layout.runs(side).values()))
@@ -213,15 +219,17 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// The record's answers; missing ones are empty.
-Answer take_answer(const ForeignRecord& record) {
+/// The record's answers, which it then no longer holds; missing ones are empty.
+Answer take_answer(ForeignRecord& record) {
   Answer answer;
   for_each_answer(
       [&](std::string_view name, Tensor Answer::*member) {
-        if (const Tensor* given = record.find(name)) answer.*member = *given;
+        if (Tensor* given = record.find(name))
+          answer.*member =
+              Tensor{given->name, given->shape, given->dtype, std::move(given->values)};
       },
       [&](std::string_view name, std::vector<double> Answer::*member) {
-        if (const Tensor* given = record.find(name)) answer.*member = given->values;
+        if (Tensor* given = record.find(name)) answer.*member = std::move(given->values);
       });
   return answer;
 }
@@ -362,7 +370,7 @@ void note_unread_inputs(const ForeignRecord& record, std::vector<std::string>& n
 }
 
 std::optional<Error> grade_sample_of(const Toolbox& toolbox, const Plan& plan,
-                                     const ForeignRecord& record, const RunInputs& inputs,
+                                     ForeignRecord& record, const RunInputs& inputs,
                                      const ForeignGradeOptions& options, ForeignGrade& graded) {
   Answer answer = take_answer(record);
   if (options.ignores_padding) clear_padding(plan.layout.slots, answer);
@@ -386,9 +394,9 @@ std::optional<Error> grade_sample_of(const Toolbox& toolbox, const Plan& plan,
   return std::nullopt;
 }
 
-std::optional<Error> grade_whole(const Toolbox& toolbox, const Plan& plan,
-                                 const ForeignRecord& record, const RunInputs& inputs,
-                                 const ForeignGradeOptions& options, ForeignGrade& graded) {
+std::optional<Error> grade_whole(const Toolbox& toolbox, const Plan& plan, ForeignRecord& record,
+                                 const RunInputs& inputs, const ForeignGradeOptions& options,
+                                 ForeignGrade& graded) {
   Result<Verdict> verdict =
       toolbox.oracle.judge(plan.scenario, inputs, count_hops(plan), options.control);
   if (!verdict) return verdict.error();
@@ -418,8 +426,7 @@ std::optional<Error> grade_whole(const Toolbox& toolbox, const Plan& plan,
 
 }  // namespace
 
-Result<ForeignGrade> grade_foreign(const Toolbox& toolbox, const Plan& plan,
-                                   const ForeignRecord& record,
+Result<ForeignGrade> grade_foreign(const Toolbox& toolbox, const Plan& plan, ForeignRecord& record,
                                    const ForeignGradeOptions& options) {
   ForeignGrade graded;
   const std::vector<std::string> asked = asked_answers(plan.scenario);

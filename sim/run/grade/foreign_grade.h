@@ -41,11 +41,11 @@ struct ForeignGrade {
   Answer seen, exact;                // empty unless requested
 };
 
-/// Judges a record against the oracle. If inputs of the record differ from the scenario's, the
-/// oracle computes from the record's inputs. Errors: no tensor that can be graded, an input that
-/// holds NaN, infinity or values that the scenario's dtype cannot hold (bad_input); cancelled
-/// (unavailable).
-Result<ForeignGrade> grade_foreign(const Toolbox& toolbox, const Plan& plan,
-                                   const ForeignRecord& record, const ForeignGradeOptions& options);
+/// Judges a record against the oracle, and takes the values of its tensors. If inputs of the record
+/// differ from the scenario's, the oracle computes from the record's inputs. Errors: no tensor that
+/// can be graded, an input that holds NaN, infinity or values that the scenario's dtype cannot hold
+/// (bad_input); cancelled (unavailable).
+Result<ForeignGrade> grade_foreign(const Toolbox& toolbox, const Plan& plan, ForeignRecord& record,
+                                   const ForeignGradeOptions& options);
 
 }  // namespace cpscope

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -83,10 +84,11 @@ class Gatherer {
         q_(shape_side(plan.layout, Side::q)),
         kv_(shape_side(plan.layout, Side::kv)) {}
 
-  /// `parts` are the parts by rank, or the one whole tensor.
+  /// `parts` are the parts by rank, or the one whole tensor, of `records`, whose values are taken.
   Result<Tensor> gather(const TensorKind& kind, const std::vector<const Tensor*>& parts,
-                        bool is_by_rank, std::string& reading) const {
-    if (kind.is_by_head) return gather_by_head(kind, parts, reading);
+                        bool is_by_rank, std::vector<NamedRecord>& records,
+                        std::string& reading) const {
+    if (kind.is_by_head) return gather_by_head(kind, parts, records, reading);
     const SideShape& side = kind.side == Side::q ? q_ : kv_;
     const Attention& attention = plan_.scenario.attention;
     RowExtents extents;
@@ -95,7 +97,11 @@ class Gatherer {
                     : kind.has_v_lanes ? attention.head_dim_v
                                        : attention.head_dim_qk;
     const bool in_rank_order = is_by_rank || order_ == RowOrder::rank;
-    std::vector<double> rows;
+    Tensor tensor{std::string(kind.name), {side.tokens, extents.heads}, parts.front()->dtype, {}};
+    if (!kind.is_lse) tensor.shape.push_back(extents.lanes);
+    const bool is_whole = !in_rank_order && parts.size() == 1;
+    if (!is_whole) tensor.values.resize(static_cast<size_t>(tensor.size()));
+    int64_t begin = 0;
     std::string axes;
     for (size_t r = 0; r < parts.size(); ++r) {
       if (is_by_rank) {
@@ -107,23 +113,38 @@ class Gatherer {
         extents.ranks = in_rank_order ? plan_.layout.cp_size : 1;
         if (extents.ranks > 1 && common(side.rows) == 0) extents.sequences = 0;
       }
-      Result<RowsRead> read = read_rows(*parts[r], extents, choices_);
+      Result<RowsRead> read = read_rows(take_tensor(*parts[r], records), extents, choices_);
       if (!read) return explain_shape(read.error(), *parts[r], kind.side, side.tokens);
       axes = read.value().axes;
-      rows.insert(rows.end(), read.value().values.begin(), read.value().values.end());
+      if (is_whole) {
+        tensor.values = std::move(read.value().values);
+      } else {
+        scatter(read.value().values, begin, extents.rows, side, tensor.values);
+      }
+      begin += extents.rows;
     }
     reading = fmt::format("{} {} as {}, {}", stored_type_name(parts.front()->dtype),
                           describe_shape(*parts.front()), axes,
                           is_by_rank      ? "one part a rank"
                           : in_rank_order ? "in rank order"
                                           : "in packed order");
-    Tensor tensor{std::string(kind.name), {side.tokens, extents.heads}, parts.front()->dtype, {}};
-    if (!kind.is_lse) tensor.shape.push_back(extents.lanes);
-    tensor.values = in_rank_order ? scatter(rows, side) : std::move(rows);
     return tensor;
   }
 
  private:
+  /// The tensor with its values, which `records` then no longer hold.
+  static Tensor take_tensor(const Tensor& part, std::vector<NamedRecord>& records) {
+    for (NamedRecord& named : records) {
+      for (Tensor& tensor : named.record.tensors) {
+        if (&tensor != &part) continue;
+        Tensor taken{tensor.name, tensor.shape, tensor.dtype, std::move(tensor.values)};
+        if (taken.values.empty() && named.load) taken.values = named.load(taken);
+        return taken;
+      }
+    }
+    return part;
+  }
+
   static std::string describe_shape(const Tensor& tensor) {
     return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
   }
@@ -140,20 +161,23 @@ class Gatherer {
     return error;
   }
 
-  static std::vector<double> scatter(const std::vector<double>& rows, const SideShape& side) {
-    std::vector<double> packed(rows.size());
-    if (side.tokens == 0) return packed;
-    const auto width = static_cast<int64_t>(rows.size()) / side.tokens;
-    for (int64_t row = 0; row < side.tokens; ++row)
-      std::copy_n(rows.begin() + row * width, width, packed.begin() + side.ids[row] * width);
-    return packed;
+  /// Copies rows [begin, begin + count) of the rank-ordered buffer to their packed padded ids.
+  static void scatter(const std::vector<double>& rows, int64_t begin, int64_t count,
+                      const SideShape& side, std::vector<double>& packed) {
+    if (count == 0) return;
+    const auto width = static_cast<int64_t>(rows.size()) / count;
+    for (int64_t row = 0; row < count; ++row)
+      std::copy_n(rows.begin() + row * width, width,
+                  packed.begin() + side.ids[static_cast<size_t>(begin + row)] * width);
   }
 
   Result<Tensor> gather_by_head(const TensorKind& kind, const std::vector<const Tensor*>& parts,
-                                std::string& reading) const {
+                                std::vector<NamedRecord>& records, std::string& reading) const {
     const int64_t heads = plan_.scenario.attention.heads;
-    for (size_t r = 0; r < parts.size(); ++r) {
-      const Tensor& part = *parts[r];
+    std::vector<Tensor> by_rank;
+    for (const Tensor* part : parts) by_rank.push_back(take_tensor(*part, records));
+    for (size_t r = 0; r < by_rank.size(); ++r) {
+      const Tensor& part = by_rank[r];
       const bool is_vector = std::all_of(part.shape.begin(), part.shape.end(), [&](int64_t extent) {
         return extent == 1 || extent == heads;
       });
@@ -163,7 +187,7 @@ class Gatherer {
                               fmt::format("one value a query head: [{}]", heads));
       }
       for (int64_t head = 0; head < heads; ++head) {
-        const double first = parts.front()->values[head], value = part.values[head];
+        const double first = by_rank.front().values[head], value = part.values[head];
         if (value == first || (std::isnan(value) && std::isnan(first))) continue;
         return make_bad_input(
             fmt::format("the ranks give different values of \"{}\", which has one a head: "
@@ -173,9 +197,10 @@ class Gatherer {
                                      : "add it up over the ranks first");
       }
     }
-    reading = fmt::format("{} {} as [heads]", stored_type_name(parts.front()->dtype),
-                          describe_shape(*parts.front()));
-    return Tensor{std::string(kind.name), {heads}, parts.front()->dtype, parts.front()->values};
+    reading = fmt::format("{} {} as [heads]", stored_type_name(by_rank.front().dtype),
+                          describe_shape(by_rank.front()));
+    return Tensor{
+        std::string(kind.name), {heads}, by_rank.front().dtype, std::move(by_rank.front().values)};
   }
 
   const Plan& plan_;
@@ -254,6 +279,10 @@ const Tensor* ForeignRecord::find(std::string_view name) const {
   return nullptr;
 }
 
+Tensor* ForeignRecord::find(std::string_view name) {
+  return const_cast<Tensor*>(std::as_const(*this).find(name));
+}
+
 std::vector<int64_t> rank_order_ids(std::span<const std::vector<TokenRun>> runs_by_rank) {
   std::vector<int64_t> ids;
   for (const auto& runs : runs_by_rank) {
@@ -306,7 +335,7 @@ Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan&
     std::string reading;
     Result<Tensor> tensor = gatherer.gather(
         kind, is_by_rank ? found[t].parts : std::vector<const Tensor*>{found[t].whole}, is_by_rank,
-        reading);
+        records, reading);
     if (!tensor) {
       Error error = tensor.error();
       for (Complaint& complaint : error.complaints) complaint.where = records.front().path;

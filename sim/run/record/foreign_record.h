@@ -5,6 +5,7 @@
 #include "sim/run/record/run_record.h"
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <span>
@@ -42,6 +43,9 @@ struct NamedRecord {
   RunRecord record;
   std::vector<std::string> absent = {};  // names that were given without a tensor
   std::set<std::string> parts = {};      // tensors that are one rank's rows, as a DTensor says
+  // Reads the values of a tensor of `record` that has a shape and no values yet: only one tensor at
+  // a time then needs memory. Empty: all have their values.
+  std::function<std::vector<double>(const Tensor&)> load = {};
 };
 
 /// Tensors that other software computed, with the contract's names and shapes, in packed padded
@@ -57,12 +61,14 @@ struct ForeignRecord {
   std::string executor;      // from its metadata; may be empty
 
   const Tensor* find(std::string_view name) const;
+  Tensor* find(std::string_view name);
 };
 
 /// Converts one record, or one for each rank, into the contract's form. A tensor may be whole
 /// ("out") or in parts by rank ("out.rank0", ... of one file, or "out" of one file per rank): parts
-/// are in rank order whatever was chosen. Errors (bad_input): an unknown choice in the metadata, a
-/// part that is missing or of another shape, a shape that fits nothing or several things.
+/// are in rank order whatever was chosen. The values of one tensor at a time are held twice. Errors
+/// (bad_input): an unknown choice in the metadata, a part that is missing or of another shape, a
+/// shape that fits nothing or several things.
 Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan& plan,
                                    const ForeignChoices& choices);
 

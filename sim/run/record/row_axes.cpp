@@ -159,6 +159,17 @@ bool read_alike(const Fit& a, const Fit& b, const RowExtents& extents) {
   return true;
 }
 
+/// True if the values already follow each other by row, head and element.
+bool is_in_order(const Fit& fit, const RowExtents& extents) {
+  const int64_t lanes = std::max<int64_t>(1, extents.lanes), width = extents.heads * lanes;
+  if (lanes > 1 && fit.strides.lane != 1) return false;
+  if (extents.heads > 1 && fit.strides.head != lanes) return false;
+  for (int64_t row = 0; row < extents.rows; ++row) {
+    if (row_begin(fit, extents, row) != row * width) return false;
+  }
+  return true;
+}
+
 std::string describe_shape(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
@@ -246,8 +257,7 @@ std::optional<LseLayout> find_lse_layout(std::string_view name) {
   return std::nullopt;
 }
 
-Result<RowsRead> read_rows(const Tensor& tensor, const RowExtents& extents,
-                           const RowChoices& choices) {
+Result<RowsRead> read_rows(Tensor tensor, const RowExtents& extents, const RowChoices& choices) {
   std::vector<Fit> fits = find_fits(tensor, extents, choices);
   if (fits.empty()) return no_fit(tensor, extents, choices);
   if (fits.size() > 1) {
@@ -264,6 +274,10 @@ Result<RowsRead> read_rows(const Tensor& tensor, const RowExtents& extents,
   RowsRead read;
   read.axes = describe_axes(fit.pattern->axes);
   if (fit.joined_by_position) read.axes += " with the ranks joined along positions";
+  if (is_in_order(fit, extents)) {
+    read.values = std::move(tensor.values);
+    return read;
+  }
   read.values.reserve(static_cast<size_t>(extents.rows * extents.heads * lanes));
   for (int64_t row = 0; row < extents.rows; ++row) {
     const int64_t begin = row_begin(fit, extents, row);

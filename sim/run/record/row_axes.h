@@ -52,7 +52,6 @@ struct RowsRead {
 
 /// Reads a tensor of tokens in the only way that its shape and the choices allow. Errors
 /// (bad_input): no format fits the shape, or several fit that would read other numbers.
-Result<RowsRead> read_rows(const Tensor& tensor, const RowExtents& extents,
-                           const RowChoices& choices);
+Result<RowsRead> read_rows(Tensor tensor, const RowExtents& extents, const RowChoices& choices);
 
 }  // namespace cpscope
