@@ -3,6 +3,8 @@
 #include "gui/app/app_state.h"
 #include "sim/clock/cluster.h"
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,8 +41,14 @@ void wait_for_prediction(AppState& state);
 /// Errors: those of predict(), cancelled.
 Result<SharedRun> predict_run(const Plan& plan, const Cluster& cluster, const std::string& stack);
 
+/// The plan's items that traces of other software show (sim/clock/trace_match.h), in the form of a
+/// run without errors. `texts`: FILE or RANK=FILE. Errors: those of match_traces.
+Result<SharedRun> load_traces(const std::vector<std::string>& texts, std::optional<int64_t> layer,
+                              const Plan& plan);
+
 /// The runs that a timeline of the plan shows: predicted times first, if there are any, together
-/// with the first run that has a clock; otherwise runs A and B.
+/// with the first run that has a clock; otherwise runs A and B, or B alone if A has no clock and B
+/// has one.
 struct TimedRuns {
   SharedRun a, b;
 };
