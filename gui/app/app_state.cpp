@@ -74,6 +74,9 @@ void take_job(AppState& state) {
   }
   (state.job.is_b ? state.run_b : state.run_a) = std::move(*result).value();
   (state.job.is_b ? state.run_b_plan : state.run_a_plan) = state.job.plan;
+  // A trace has nothing but its times to show.
+  const SharedRun& run = state.job.is_b ? state.run_b : state.run_a;
+  if (run->errors.empty() && !run->events.empty()) state.shows_time = true;
 }
 
 /// Compares A with B again whenever one of them has changed.

@@ -187,12 +187,13 @@ void show(AppState& state) {
 constexpr std::array kTable = {
     Command{"file.open", "Open scenario...", "File", "Ctrl+O", "Opens a scenario file.", has_files,
             show<Dialog::open_file>},
-    Command{"file.open_record", "Open record...", "File", "Ctrl+Shift+O",
-            "Opens a run recorded elsewhere (.safetensors) and compares it.",
-            [](const AppState& s) {
-              return has_paths(s) && has_plan(s) && s.services.read_record && !is_job_running(s);
-            },
-            show<Dialog::open_record>},
+    Command{
+        "file.open_record", "Open record...", "File", "Ctrl+Shift+O",
+        "Opens a run recorded elsewhere (.safetensors), or its trace (.json, .json.gz, .sqlite).",
+        [](const AppState& s) {
+          return has_paths(s) && has_plan(s) && s.services.read_record && !is_job_running(s);
+        },
+        show<Dialog::open_record>},
     Command{"file.save", "Save scenario", "File", "Ctrl+Shift+S",
             "Writes the scenario as TOML to its file.", can_save, save},
     Command{"file.save_as", "Save scenario as...", "File", "",

@@ -2,6 +2,7 @@
 
 #include "gui/app/document/exact_steps.h"
 #include "sim/clock/clock.h"
+#include "sim/clock/trace_match.h"
 
 #include <algorithm>
 #include <chrono>
@@ -15,6 +16,11 @@ namespace cpscope::gui {
 namespace {
 
 bool has_times(const SharedRun& run) { return run && !run->events.empty(); }
+
+void sort_by_start(std::vector<ItemEvent>& events) {
+  std::stable_sort(events.begin(), events.end(),
+                   [](const ItemEvent& a, const ItemEvent& b) { return a.start_ns < b.start_ns; });
+}
 
 /// Changes the requested cluster and stack, without waiting for the running prediction.
 void want(Prediction& prediction, std::string_view cluster, std::string_view stack) {
@@ -73,8 +79,25 @@ Result<SharedRun> predict_run(const Plan& plan, const Cluster& cluster, const st
   run->name = fmt::format("{}, {}", cluster.name, timeline.value().stack);
   run->is_simulated = true;
   run->events = std::move(timeline.value().events);
-  std::stable_sort(run->events.begin(), run->events.end(),
-                   [](const ItemEvent& a, const ItemEvent& b) { return a.start_ns < b.start_ns; });
+  sort_by_start(run->events);
+  return SharedRun(std::move(run));
+}
+
+Result<SharedRun> load_traces(const std::vector<std::string>& texts, std::optional<int64_t> layer,
+                              const Plan& plan) {
+  Result<TraceMatch> match = match_traces(plan, trace_sources(texts), layer);
+  if (!match) return match.error();
+  if (match.value().events.empty())
+    return make_bad_input("no item of this plan is in the trace",
+                          "cpscope timeline FILE --cluster NAME --measured TRACE says what is",
+                          texts.front());
+  auto run = std::make_shared<RunView>();
+  run->name = match.value().source;
+  if (match.value().layers > 1)
+    run->name +=
+        fmt::format(", layer {} of 0 to {}", match.value().layer, match.value().layers - 1);
+  run->events = std::move(match.value().events);
+  sort_by_start(run->events);
   return SharedRun(std::move(run));
 }
 
@@ -127,7 +150,11 @@ TimedRuns timed_runs(const AppState& state, const SharedPlan& plan) {
   TimedRuns runs{state.run_a_plan == plan ? state.run_a : nullptr,
                  state.run_b_plan == plan ? state.run_b : nullptr};
   const Prediction& prediction = state.prediction;
-  if (!prediction.run || prediction.plan != plan) return runs;
+  if (!prediction.run || prediction.plan != plan) {
+    // A run without a clock has no times to show, but its other run may.
+    if (!has_times(runs.a) && has_times(runs.b)) return {runs.b, nullptr};
+    return runs;
+  }
   return {prediction.run, has_times(runs.a) ? runs.a : has_times(runs.b) ? runs.b : nullptr};
 }
 

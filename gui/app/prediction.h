@@ -3,6 +3,7 @@
 #include "gui/app/app_state.h"
 #include "sim/clock/cluster.h"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -44,8 +45,14 @@ Result<SharedRun> predict_run(const Plan& plan, const Cluster& cluster, const st
 /// unknown stack.
 std::optional<Error> show_prediction(AppState& state, Cluster cluster, const std::string& stack);
 
+/// The plan's items that traces of other software show (sim/clock/trace_match.h), in the form of a
+/// run without errors. `texts`: FILE or RANK=FILE. Errors: those of match_traces.
+Result<SharedRun> load_traces(const std::vector<std::string>& texts, std::optional<int64_t> layer,
+                              const Plan& plan);
+
 /// The runs that a timeline of the plan shows: predicted times first, if there are any, together
-/// with the first run that has a clock; otherwise runs A and B.
+/// with the first run that has a clock; otherwise runs A and B, or B alone if A has no clock and B
+/// has one.
 struct TimedRuns {
   SharedRun a, b;
 };

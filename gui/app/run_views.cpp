@@ -1,6 +1,8 @@
 #include "gui/app/run_views.h"
 
 #include "gui/app/document/exact_steps.h"
+#include "gui/app/prediction.h"
+#include "sim/clock/foreign_trace.h"
 #include "sim/run/grade/first_item.h"
 #include "sim/run/grade/record_diff.h"
 #include "sim/run/grade/sample.h"
@@ -335,7 +337,9 @@ Runner make_runner(Toolbox& toolbox) {
 }
 
 RecordReader make_record_reader(const Toolbox& toolbox) {
-  return [&toolbox](const std::string& path, const SharedPlan& plan, TaskControl& control) {
+  return [&toolbox](const std::string& path, const SharedPlan& plan,
+                    TaskControl& control) -> Result<SharedRun> {
+    if (is_trace_name(path)) return load_traces({path}, std::nullopt, plan->plan());
     return load_run(path, *plan, toolbox, control);
   };
 }

@@ -121,13 +121,15 @@ void build_unsaved(Ui& ui) {
 }
 
 void build_record(Ui& ui, TypedText& typed) {
-  show_wrapped(ui,
-               "A run of this scenario that was recorded elsewhere: cpscope run FILE --record "
-               "OUT.safetensors. It is compared with the oracle, and with the other run.",
-               Role::faint_text);
-  build_path(
-      ui, typed, "path of a record (.safetensors)", "Open as A",
-      [&](const std::string& path) { open_record(ui.state, path, ui.state.run_a != nullptr); });
+  show_wrapped(
+      ui,
+      "A run of this scenario that was recorded elsewhere: cpscope run FILE --record "
+      "OUT.safetensors. It is compared with the oracle, and with the other run. Of a trace "
+      "(.json, .json.gz, .sqlite) of other software the timeline shows the times.",
+      Role::faint_text);
+  build_path(ui, typed, "path of a record or trace", "Open as A", [&](const std::string& path) {
+    open_record(ui.state, path, ui.state.run_a != nullptr);
+  });
 }
 
 void build_find(Ui& ui, TypedText& typed) {

@@ -72,9 +72,18 @@ std::optional<Error> begin(AppState& state, const WindowRequest& request, Toolbo
   if (!request.cluster.empty()) {
     if (auto error = choose(state, request)) return error;
   }
-  if (!request.step && request.executor.empty()) return std::nullopt;
+  if (!request.step && request.executor.empty() && request.measured.empty()) return std::nullopt;
   settle(state);
   if (state.plan() == nullptr) return state.document.refusal();
+  if (!request.measured.empty()) {
+    Result<SharedRun> run = load_traces(request.measured, request.layer, state.plan()->plan());
+    if (!run) return run.error();
+    // A run that is asked for, or a record that was opened, is run A.
+    const bool is_b = !request.executor.empty() || state.run_a != nullptr;
+    (is_b ? state.run_b : state.run_a) = std::move(run).value();
+    (is_b ? state.run_b_plan : state.run_a_plan) = state.document.plan();
+    state.shows_time = true;
+  }
   if (request.step) {
     if (auto error = seek_named_step(state, *request.step)) return error;
   }

@@ -10,6 +10,7 @@
 #include "gui/window/picture_size.h"
 #include "gui/window/seek.h"
 #include "sim/base/version.h"
+#include "sim/clock/trace_match.h"
 #include "sim/documents/json_text.h"
 #include "sim/findings/error_document.h"
 #include "sim/findings/progress_bar.h"
@@ -192,6 +193,18 @@ std::optional<Error> read_record_if_asked(AppState& state, const RenderRequest& 
   return std::nullopt;
 }
 
+/// The same of traces of other software.
+std::optional<Error> read_traces_if_asked(AppState& state, const RenderRequest& request) {
+  if (request.measured.empty()) return std::nullopt;
+  Result<SharedRun> run = load_traces(request.measured, request.layer, state.plan()->plan());
+  if (!run) return run.error();
+  const bool is_alone = request.view == "timeline";
+  (is_alone ? state.run_a : state.run_b) = std::move(run).value();
+  (is_alone ? state.run_a_plan : state.run_b_plan) = state.document.plan();
+  state.shows_time = true;
+  return std::nullopt;
+}
+
 struct Written {
   Size pixels;
   size_t bytes = 0;
@@ -227,6 +240,13 @@ std::string describe_command(const RenderRequest& request, const Order& order,
   if (!request.stack.empty()) command += " --stack " + request.stack;
   if (!request.record.empty())
     command += " --record " + std::filesystem::path(request.record).filename().string();
+  for (const std::string& text : request.measured) {
+    const TraceSource source = parse_trace_source(text);
+    command += &text == &request.measured.front() ? " --measured " : " ";
+    if (source.rank) command += fmt::format("{}=", *source.rank);
+    command += std::filesystem::path(source.path).filename().string();
+  }
+  if (request.layer) command += fmt::format(" --layer {}", *request.layer);
   return command;
 }
 
@@ -298,6 +318,7 @@ int render(const RenderRequest& request, Toolbox& toolbox) {
   std::string without_numbers;
   if (const auto error = predict_if_asked(state, request)) return report(*error);
   if (const auto error = read_record_if_asked(state, request)) return report(*error);
+  if (const auto error = read_traces_if_asked(state, request)) return report(*error);
   if (const auto error = run_if_needed(state, request, order.value(), toolbox, without_numbers))
     return report(*error);
   const Result<Written> written = write_picture(request, order.value(), state, without_numbers);

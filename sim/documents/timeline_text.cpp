@@ -1,5 +1,6 @@
 #include "sim/documents/timeline_text.h"
 
+#include "sim/app/predict/trace_text.h"
 #include "sim/base/machine_memory.h"
 #include "sim/clock/measured.h"
 #include "sim/documents/json_text.h"
@@ -163,10 +164,16 @@ Json pass_error_json(const PassError& error) {
           {"only_measured", error.only_measured}};
 }
 
+MeasuredError compare_times(const TimelineExport& times) {
+  if (times.traces == nullptr)
+    return compare_with_measured(times.plan, times.timeline.events, times.measured);
+  return compare_with_measured(times.plan, comparable_events(times), times.measured);
+}
+
 }  // namespace
 
 void write_timeline_text(const TimelineExport& times, std::ostream& out) {
-  const auto& [plan, cluster, timeline, measured] = times;
+  const auto& [plan, cluster, timeline, measured, traces] = times;
   out << fmt::format("{} ranks on {}, stack {}: predicted, not measured\n", plan.home.size(),
                      cluster.title, timeline.stack);
   write_pass_text(timeline, plan, Direction::forward, out);
@@ -191,14 +198,15 @@ void write_timeline_text(const TimelineExport& times, std::ostream& out) {
   if (shown < timeline.forward.ranks.size())
     out << fmt::format("and {} more ranks (--json has all)\n",
                        timeline.forward.ranks.size() - shown);
-  if (measured.empty()) return;
-  const MeasuredError error = compare_with_measured(plan, timeline.events, measured);
+  if (measured.empty() && traces == nullptr) return;
+  const MeasuredError error = compare_times(times);
   write_pass_error("forward", error.forward, out);
   if (plan.scenario.numerics.backward) write_pass_error("backward", error.backward, out);
+  if (traces != nullptr) write_match_text(times, out);
 }
 
 void write_timeline_json(const TimelineExport& times, std::ostream& out) {
-  const auto& [plan, cluster, timeline, measured] = times;
+  const auto& [plan, cluster, timeline, measured, traces] = times;
   Json head;
   head["schema"] = 1;
   head["cluster"] = cluster.name;
@@ -210,11 +218,12 @@ void write_timeline_json(const TimelineExport& times, std::ostream& out) {
     head["backward"] = pass_json(timeline, plan, Direction::backward);
   head["memory_bytes"] = timeline.memory_bytes;
   head["device_memory_gib"] = cluster.device.memory_gib;
-  if (!measured.empty()) {
-    const MeasuredError error = compare_with_measured(plan, timeline.events, measured);
+  if (!measured.empty() || traces != nullptr) {
+    const MeasuredError error = compare_times(times);
     head["measured"]["forward"] = pass_error_json(error.forward);
     if (plan.scenario.numerics.backward)
       head["measured"]["backward"] = pass_error_json(error.backward);
+    if (traces != nullptr) add_match_json(times, head["measured"]);
   }
   std::string text = head.dump();
   text.pop_back();  // the closing brace: the items follow

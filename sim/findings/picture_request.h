@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace cpscope {
 
@@ -21,13 +22,15 @@ struct RenderRequest {
   std::string fonts = "packages";  // packages | built-in (PNG)
   std::string executor;            // carried out on it first; empty = only where it is needed
   std::string selection;           // "rank 2", "q 0-64", "step 3": lit in every view
-  std::string tensor;           // view numbers: whose errors; empty = out, or dq of a backward step
-  bool is_by_step = false;      // view numbers: what the step wrote instead of the answer
-  std::string cluster, stack;   // whose predicted times to show; empty stack = the cluster's first
-  std::string record;           // view timeline: a record of the plan with measured times
-  std::optional<int64_t> step;  // forward steps first, then backward ones
-  std::optional<int64_t> rank;  // whose local order, whose caption
-  double scale = 1.0;           // pixels of a logical pixel
+  std::string tensor;          // view numbers: whose errors; empty = out, or dq of a backward step
+  bool is_by_step = false;     // view numbers: what the step wrote instead of the answer
+  std::string cluster, stack;  // whose predicted times to show; empty stack = the cluster's first
+  std::string record;          // view timeline: a record of the plan with measured times
+  std::vector<std::string> measured;  // view timeline: traces of other software, FILE or RANK=FILE
+  std::optional<int64_t> layer;       // of these traces; nothing: of median duration
+  std::optional<int64_t> step;        // forward steps first, then backward ones
+  std::optional<int64_t> rank;        // whose local order, whose caption
+  double scale = 1.0;                 // pixels of a logical pixel
   bool json = false;
   bool is_quiet = false;  // says nothing when all went well
 };
@@ -41,13 +44,15 @@ struct ComparisonPictureRequest {
 
 /// What `gui` is asked for.
 struct WindowRequest {
-  std::string path;             // scenario or record; empty = a shipped scenario
-  std::string theme;            // empty = dark, or the state's
-  std::string screenshot_path;  // a picture of the window instead of a window
-  std::string state_path;       // JSON that a screenshot was saved with
-  std::string size;             // "1600x1000"; empty = that
-  std::string executor;         // carry the scenario out on it at once
-  std::string cluster, stack;   // whose predicted times to show, as in RenderRequest
+  std::string path;                   // scenario or record; empty = a shipped scenario
+  std::string theme;                  // empty = dark, or the state's
+  std::string screenshot_path;        // a picture of the window instead of a window
+  std::string state_path;             // JSON that a screenshot was saved with
+  std::string size;                   // "1600x1000"; empty = that
+  std::string executor;               // carry the scenario out on it at once
+  std::string cluster, stack;         // whose predicted times to show, as in RenderRequest
+  std::vector<std::string> measured;  // traces of other software, and their layer, as above
+  std::optional<int64_t> layer;
   std::optional<int64_t> step;  // where the playhead stands at first, as in RenderRequest
   std::string watch_folder;     // what is shown goes there whenever the window comes to rest
   double scale = 0.0;           // pixels of a logical pixel; 0 = the screen's

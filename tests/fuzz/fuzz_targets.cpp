@@ -1,6 +1,8 @@
 #include "tests/fuzz/fuzz_targets.h"
 
+#include "sim/clock/trace_match.h"
 #include "sim/plan/order/order_import.h"
+#include "sim/plan/planner/planner.h"
 #include "sim/run/record/foreign_file.h"
 #include "sim/run/record/integer_file.h"
 #include "sim/run/record/run_record.h"
@@ -10,6 +12,7 @@
 #include "sim/scenario/scenario_file.h"
 #include "sim/scenario/slice_overlap.h"
 #include "tests/support/archive_bytes.h"
+#include "tests/support/kineto_trace.h"
 
 #include <algorithm>
 #include <array>
@@ -423,13 +426,109 @@ std::vector<std::string> mask_seeds(const std::string&) {
   };
 }
 
+// ---- trace -------------------------------------------------------------------------------------
+
+const Plan& traced_plan() {
+  static const Plan plan = [] {
+    const Result<LoadedScenario> loaded = parse_scenario(
+        "schema = 1\n[attention]\nheads = 2\nhead_dim = 64\n[batch]\nlengths = [64]\n[parallel]\n"
+        "cp_size = 2\n[numerics]\ndtype = \"bf16\"\n",
+        "fuzz.toml");
+    Result<Plan> made = make_plan(loaded.value().scenario);
+    return std::move(made).value();
+  }();
+  return plan;
+}
+
+Problem check_figures(const PassFigures& pass) {
+  const double sum = pass.attention_us + pass.exposed_us + pass.other_us + pass.idle_us;
+  // Microseconds of 73 years have three decimals.
+  if (!(std::abs(sum - pass.total_us) <= 1e-6 * (1 + pass.total_us)))
+    return fmt::format("a rank's times sum to {}, not {}", sum, pass.total_us);
+  if (pass.transfer_us < pass.exposed_us) return "more is exposed than transferred";
+  return std::nullopt;
+}
+
+/// What is found in a trace are items of the plan, at times that are in order.
+Problem check_match(const std::string& path, bool has_rank) {
+  TraceSource source{path, std::nullopt};
+  if (!has_rank) source.rank = 1;
+  const Plan& plan = traced_plan();
+  const Result<TraceMatch> match = match_traces(plan, {source});
+  if (!match) return check_error(match.error(), path);
+  for (const ItemEvent& event : match.value().events) {
+    if (event.start_ns < 0 || event.end_ns < event.start_ns)
+      return "an event ends before it begins";
+    if (event.item.index < 0 ||
+        event.item.index >= count_items(plan.pass(event.item.direction), event.item.kind))
+      return "an event of an item that the plan does not have";
+  }
+  for (const RankMeasured& rank : match.value().ranks) {
+    if (Problem broken = check_figures(rank.forward)) return broken;
+    if (Problem broken = check_figures(rank.backward)) return broken;
+  }
+  return std::nullopt;
+}
+
+Problem check_trace(std::string_view bytes) {
+  const MemoryFile file(bytes);
+  const Result<ForeignTrace> trace = read_foreign_trace(file.path());
+  if (!trace) return check_error(trace.error(), file.path());
+  for (const TraceProcess& process : trace.value().processes) {
+    int64_t last = 0;
+    for (const TraceSpan& span : process.spans) {
+      if (span.time.start_ns < last || span.time.end_ns < span.time.start_ns)
+        return "spans that are not in order";
+      last = span.time.start_ns;
+      if (span.sent_bytes < -1 || span.received_bytes < -1) return "a negative number of bytes";
+      if (span.name >= process.names.size()) return "a span without a name";
+    }
+  }
+  return check_match(file.path(), trace.value().rank.has_value());
+}
+
+std::vector<std::string> trace_seeds(const std::string&) {
+  using testing_support::KinetoTrace;
+  std::vector<std::string> seeds;
+  for (const int64_t layers : {1, 2}) {
+    KinetoTrace trace(0, 2);
+    int64_t now = 0;
+    for (int64_t layer = 0; layer < layers; ++layer)
+      now = testing_support::add_layer(trace, traced_plan(), RankId{0}, now);
+    seeds.push_back(trace.text());
+  }
+  KinetoTrace collectives(1, 2);
+  collectives.add_collective("ncclDevKernel_AllGather_RING_LL(x)", "_allgather_base", 0, 5, 8, 16,
+                             2);
+  collectives.add_collective("ncclDevKernel_ReduceScatter_RING_LL(x)", "_reduce_scatter_base", 9, 5,
+                             16, 8, 2, "Float");
+  collectives.add_collective(testing_support::kSendRecv, "all_to_all", 20, 5, 64, 64, 2);
+  collectives.add("gpu_user_annotation", "## backward ##", 1, 7, 0, 90, "\"External id\": 3");
+  collectives.add_kernel("flex_attention", 30, 9);
+  seeds.push_back(collectives.text());
+  KinetoTrace cpu(0, 2);
+  cpu.add("user_annotation", "gloo:send", 4, 4, 0, 20,
+          R"("Input type": ["float"], "Input Dims": [[1, 128], []])");
+  cpu.add("cpu_op", "flash_attn_fwd", 4, 4, 2, 9, R"("Input Dims": [[[1, 2]]])");
+  seeds.push_back(cpu.text());
+  seeds.push_back(R"([{"ph":"M","name":"process_name","pid":"a","args":{"name":"rank 1"}},)"
+                  R"({"ph":"X","name":"flash fwd","pid":"a","tid":1,"ts":1e3,"dur":2.25}])");
+  seeds.push_back(
+      R"({"otherData":{"made_by":"cpscope 0.1.0","plan_hash":")" + to_hex(traced_plan().hash) +
+      R"("},"traceEvents":[{"ph":"M","name":"process_name","pid":1,"args":{"name":)"
+      R"("rank 0, measured"}},{"ph":"X","name":"a","cat":"compute","pid":1,"tid":1,"ts":0.000,)"
+      R"("dur":9.000,"args":{"pass":"forward","step":0,"kind":"compute","item":0}}]})");
+  return seeds;
+}
+
 }  // namespace
 
 const std::vector<Target>& targets() {
   static const std::vector<Target> all{
       {"scenario", check_scenario, scenario_seeds}, {"record", check_record, record_seeds},
       {"arrays", check_arrays, array_seeds},        {"pickle", check_pickle, pickle_seeds},
-      {"import", check_import, import_seeds},       {"mask", check_mask, mask_seeds}};
+      {"import", check_import, import_seeds},       {"mask", check_mask, mask_seeds},
+      {"trace", check_trace, trace_seeds}};
   return all;
 }
 

@@ -1,5 +1,6 @@
 #include "sim/app/cli/command.h"
 
+#include "sim/clock/trace_match.h"
 #include "sim/scenario/scenario_file.h"
 
 #include <algorithm>
@@ -128,6 +129,22 @@ void add_cluster(CLI::App* app, ClusterChoice& choice) {
       ->check(kNotEmpty);
 }
 
+CLI::Option* add_measured(CLI::App* app, std::vector<std::string>& traces,
+                          std::optional<int64_t>& layer) {
+  CLI::Option* measured = app->add_option(
+      "--measured", traces,
+      "traces of a run of other software: Kineto's JSON (torch.profiler, also .gz), other JSON in "
+      "Chrome's format, nsys's SQLite exports; one for each rank, or RANK=FILE where a file does "
+      "not say its rank. What ran is shown next to the plan's items");
+  measured->check(kNotEmpty);
+  app->add_option("--layer", layer,
+                  "which repetition of the plan in these traces, from 0 (default: the one of "
+                  "median duration)")
+      ->check(whole_number())
+      ->needs(measured);
+  return measured;
+}
+
 Result<LoadedScenario> load_with_warnings(const std::string& path) {
   Result<LoadedScenario> loaded = load_scenario(path);
   if (loaded) {
@@ -193,10 +210,12 @@ std::optional<Error> check_outputs(const CLI::App& command) {
                            !(name == "--record" && command.get_name() == "timeline");
     std::error_code failure;
     for (const std::string& word : option->results()) {
+      // A trace may have its rank in front.
+      const std::string path = name == "--measured" ? parse_trace_source(word).path : word;
       if (is_output && !word.empty())
         outputs.push_back({name, word});
-      else if (fs::is_regular_file(word, failure))
-        inputs.push_back({name, word});
+      else if (fs::is_regular_file(path, failure))
+        inputs.push_back({name, path});
     }
   }
   if (outputs.empty()) return std::nullopt;

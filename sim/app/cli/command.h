@@ -66,6 +66,10 @@ struct ClusterChoice {
 };
 void add_cluster(CLI::App* app, ClusterChoice& choice);
 
+/// Traces of other software, FILE or RANK=FILE, and which layer of them. Gives the first option.
+CLI::Option* add_measured(CLI::App* app, std::vector<std::string>& traces,
+                          std::optional<int64_t>& layer);
+
 /// Files that every verification can write in addition to what it prints.
 struct OutputFiles {
   std::string report;  // ends in .html or .md; empty: none

@@ -23,7 +23,9 @@ namespace {
 struct TimelineArguments {
   std::string scenario_path;
   ClusterChoice on;
-  std::string chakra_prefix, measured_path, trace_path, csv_path;
+  std::string chakra_prefix, record_path, trace_path, csv_path;
+  std::vector<std::string> measured;
+  std::optional<int64_t> layer;
   bool json = false;
 };
 
@@ -91,7 +93,7 @@ Result<std::string> write_exports(const TimelineExport& times, const TimelineArg
 }
 
 /// The times that a record of this plan holds.
-Result<std::vector<ItemEvent>> read_measured(const std::string& path, const Plan& plan) {
+Result<std::vector<ItemEvent>> read_recorded(const std::string& path, const Plan& plan) {
   Result<RunRecord> record = read_record(path);
   if (!record) return record.error();
   if (auto error = check_record(record.value(), plan, path)) return *error;
@@ -116,14 +118,22 @@ int command_timeline(const TimelineArguments& options, const Tools&) {
   if (!checked) return report(checked.error());
   const Plan& plan = checked.value().plan();
   std::vector<ItemEvent> measured;
-  if (!options.measured_path.empty()) {
-    Result<std::vector<ItemEvent>> events = read_measured(options.measured_path, plan);
+  if (!options.record_path.empty()) {
+    Result<std::vector<ItemEvent>> events = read_recorded(options.record_path, plan);
     if (!events) return report(events.error());
     measured = std::move(events).value();
   }
+  std::optional<TraceMatch> traces;
+  if (!options.measured.empty()) {
+    Result<TraceMatch> match = match_traces(plan, trace_sources(options.measured), options.layer);
+    if (!match) return report(match.error());
+    traces = std::move(match).value();
+    measured = traces->events;
+  }
   const Result<Timeline> timeline = predict(plan, cluster.value(), {options.on.stack, true});
   if (!timeline) return report(timeline.error(), loaded.value());
-  const TimelineExport times{plan, cluster.value(), timeline.value(), measured};
+  const TimelineExport times{plan, cluster.value(), timeline.value(), measured,
+                             traces ? &*traces : nullptr};
   const Result<std::string> written = write_exports(times, options);
   if (!written) return report(written.error());
   if (options.json) {
@@ -149,10 +159,11 @@ Command add_timeline(CLI::App& app, const Tools& tools) {
                    "name and .0.et, .1.et, ...: for ASTRA-sim and other readers of the format")
       ->check(kNotEmpty);
   timeline
-      ->add_option("--record", options->measured_path,
+      ->add_option("--record", options->record_path,
                    "a record of this plan with the times of its items (run --record on cuda or "
                    "nccl): prints measured next to predicted times, and the error")
       ->check(kNotEmpty);
+  add_measured(timeline, options->measured, options->layer)->excludes("--record");
   timeline
       ->add_option("--trace", options->trace_path,
                    "write every item that takes time to this file, for ui.perfetto.dev or "
@@ -169,7 +180,9 @@ Command add_timeline(CLI::App& app, const Tools& tools) {
       "times for the scenario's heads.\n"
       "Example: cpscope timeline scenarios/million_tokens.toml --cluster h200_ib\n"
       "         cpscope timeline scenarios/thd_padding_p2p.toml --cluster h200x8 --trace "
-      "ring.json");
+      "ring.json\n"
+      "         cpscope timeline mine.toml --cluster h200x8 --measured rank0.json.gz "
+      "rank1.json.gz");
   return {timeline, [options, tools] { return command_timeline(*options, tools); }};
 }
 

@@ -86,7 +86,8 @@ Command add_render(CLI::App& app, const Tools& tools) {
       ->add_option("--record", request->record,
                    "view timeline: the times that a record of this plan has measured, next to "
                    "predicted ones with --cluster")
-      ->check(kNotEmpty);
+      ->check(kNotEmpty)
+      ->excludes(add_measured(render, request->measured, request->layer));
   add_json(render, request->json);
   render->footer(
       "Example: cpscope render scenarios/zigzag.toml --view mask --step 2 --out zigzag.png");
@@ -120,6 +121,7 @@ Command add_window(CLI::App& app, const Tools& tools) {
   window->add_option("--run", request->executor, "carry the scenario out on this executor at once")
       ->check(kNotEmpty);
   add_prediction(window, request->cluster, request->stack);
+  add_measured(window, request->measured, request->layer);
   window->add_option("--frames", request->frames, "close after so many frames")
       ->check(whole_number());
   window->add_option("--watch", request->watch_folder,
