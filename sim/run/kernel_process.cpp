@@ -162,6 +162,28 @@ void serve(const Line& line, const KernelMaker& make) {
   }
 }
 
+/// The name of a signal that ends a process. glibc has a function for it from 2.32 on, macOS none.
+std::string name_signal(int number) {
+  constexpr std::array<std::pair<int, const char*>, 14> kNames = {{{SIGABRT, "SIGABRT"},
+                                                                   {SIGALRM, "SIGALRM"},
+                                                                   {SIGBUS, "SIGBUS"},
+                                                                   {SIGFPE, "SIGFPE"},
+                                                                   {SIGHUP, "SIGHUP"},
+                                                                   {SIGILL, "SIGILL"},
+                                                                   {SIGINT, "SIGINT"},
+                                                                   {SIGKILL, "SIGKILL"},
+                                                                   {SIGPIPE, "SIGPIPE"},
+                                                                   {SIGSEGV, "SIGSEGV"},
+                                                                   {SIGSYS, "SIGSYS"},
+                                                                   {SIGTERM, "SIGTERM"},
+                                                                   {SIGTRAP, "SIGTRAP"},
+                                                                   {SIGXCPU, "SIGXCPU"}}};
+  for (const auto& [known, name] : kNames) {
+    if (known == number) return name;
+  }
+  return fmt::format("signal {}", number);
+}
+
 /// A child process that serves one plan.
 class Child {
  public:
@@ -182,9 +204,7 @@ class Child {
     if (ended <= 0) return "has gone";
     if (WIFSIGNALED(status)) {
       const int number = WTERMSIG(status);
-      const char* name = sigabbrev_np(number);
-      return fmt::format("has crashed: SIG{} ({})", name == nullptr ? "?" : name,
-                         strsignal(number));
+      return fmt::format("has crashed: {} ({})", name_signal(number), strsignal(number));
     }
     return fmt::format("has ended its process with exit code {}", WEXITSTATUS(status));
   }

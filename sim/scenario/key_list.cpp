@@ -67,8 +67,7 @@ constexpr KeyNote kKeyNotes[] = {
     {"batch", "lengths", "required, or batch_size and seqlen, or generator",
      "valid tokens of each sequence"},
     {"batch", "kv_lengths", "lengths", "valid keys of each sequence (cross attention)"},
-    {"batch", "slots", "lengths, padded",
-     "tokens of each sequence with its padding, which is at the end"},
+    {"batch", "slots", "lengths, padded", "tokens of each sequence with its padding"},
     {"batch", "kv_slots", "kv_lengths, padded", "the same for keys"},
     {"batch", "batch_size", "none", "bshd, sbhd: number of sequences, in place of lengths"},
     {"batch", "seqlen", "none",
@@ -77,6 +76,8 @@ constexpr KeyNote kKeyNotes[] = {
     {"batch", "generator", "none", "draws the lengths, in place of lengths", "table"},
     {"batch", "pad_between_seqs", "true",
      "pads slots to what the layout needs; false: sizes that do not fit are rejected"},
+    {"batch", "pad_side", "\"right\"",
+     "where the padding of a slot is: after its tokens, or before"},
     {"batch", "slot_multiple", "1",
      "slots that are not given are rounded up to a multiple of this"},
     {"batch", "positions_file", "none",
@@ -97,8 +98,9 @@ constexpr KeyNote kKeyNotes[] = {
     {"parallel", "cp_size", "required", "ranks of the context-parallel group"},
     {"parallel", "cp_comm_type", "\"p2p\"",
      "how keys and values, or heads, reach the rank that computes with them: ring, Ulysses, "
-     "gathered "
-     "whole, Ulysses in a ring, only to the ranks that need them"},
+     "gathered whole, Ulysses in a ring, only to the ranks that need them; or how queries do: in a "
+     "ring (pass_q, token_ring), to ranks that help (helper_ring), in tiles (mesh), gathered "
+     "(gather_q)"},
     {"parallel", "layout", "\"dual_chunk\"", "which rank owns which token"},
     {"parallel", "a2a_size", "2", "a2a+p2p: ranks of the inner a2a; divides cp_size"},
     {"parallel", "dispatch_chunk", "512", "lpt, lpt_local: tokens of a chunk"},
@@ -109,10 +111,13 @@ constexpr KeyNote kKeyNotes[] = {
      "group_cast: tokens are permuted once, or queries and outputs move in every layer"},
     {"parallel", "backward_kv", "\"refetch\"",
      "group_cast, all_gather: backward fetches keys and values again, or they were saved"},
+    {"parallel", "partial_wire", "\"dtype\"",
+     "where queries move: what the out of a partial result is sent in"},
+    {"parallel", "mesh_q", "2", "mesh: query chunks of a rank's tile; divides cp_size"},
     {"numerics", "dtype", "\"bf16\"", "of inputs and answers"},
     {"numerics", "backward", "true", "computes gradients too"},
     {"numerics", "seed", "1", "of the inputs"},
-    {"numerics", "dkv_wire", "\"dtype\"", "what dk and dv are sent in"},
+    {"numerics", "dkv_wire", "\"dtype\"", "what dk and dv, and dq where queries move, are sent in"},
     {"numerics", "dkv_hops", "\"home\"",
      "p2p: the backward ring ends on the rank's own keys (home, TransformerEngine), or a last hop "
      "brings dk and dv home (ring, ring-flash-attention)"},

@@ -9,8 +9,12 @@ from_megatron, from_torch_cp, from_titan, from_magi, from_deepspeed, from_usp an
 frameworks. `gather` collects the tensors of all ranks of a real run, `watch` grades a live training run; the functions from_te, from_megatron, from_torch,
 from_ring_flash_attention, from_usp and from_magi import token orders alone. Everything is computed on the CPU, with the GIL released.
 """
-from ._core import version as __version__
-from . import testing
+from ._processor import load_core
+
+load_core()
+
+from ._core import version as __version__  # noqa: E402
+from . import testing  # noqa: E402
 from ._errors import Complaint, Error, InputError, RefusedError, ScenarioError, UnavailableError
 from ._watch_judge import Verdict, WatchError
 from .grade import Grade

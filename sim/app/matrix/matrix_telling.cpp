@@ -145,7 +145,13 @@ Telling find_telling(const Plan& plan, const Visibility& visibility, const MaskW
   }
   for (const RankId rank : visibility.seen_by_rank.ids()) {
     const std::vector<bool>& seen = visibility.seen_by_rank[rank];
-    bool has_remote_key = false;
+    // Where queries move, they come to keys that stay.
+    bool has_remote_key = sends_partials(plan.scenario.parallel.comm_type) &&
+                          std::any_of(plan.forward.computes.begin(), plan.forward.computes.end(),
+                                      [&](const ComputeItem& item) {
+                                        return item.rank == rank && item.num_slices > 0 &&
+                                               item.q_tokens != plan.q_lists[rank];
+                                      });
     for (size_t token = 0; token < seen.size() && !has_remote_key; ++token)
       has_remote_key = seen[token] && visibility.kv_owner[token] != rank;
     if (has_remote_key) {
