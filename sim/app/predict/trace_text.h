@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sim/app/predict/timeline_text.h"
+#include "sim/documents/timeline_text.h"
 #include "sim/documents/json_text.h"
 #include "sim/plan/item_event.h"
 
