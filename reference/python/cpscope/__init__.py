@@ -8,7 +8,11 @@
 tensors of all ranks of a real run; from_te, from_megatron, from_torch, from_ring_flash_attention, from_usp and from_magi
 import the token orders of frameworks. Everything is computed on the CPU, with the GIL released.
 """
-from ._core import version as __version__
+from ._processor import load_core
+
+load_core()
+
+from ._core import version as __version__  # noqa: E402
 from ._errors import Complaint, Error, InputError, RefusedError, ScenarioError, UnavailableError
 from .grade import Grade
 from .layout import Layout, Plan, Sequence
