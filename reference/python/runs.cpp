@@ -178,7 +178,10 @@ RecordBox make_record_of(const nb::list& arrays, const std::string& scenario_tex
   RecordBox box;
   for (const ArrayRecord& one : look_at_arrays(arrays)) {
     box.path = one.path;
-    for (const NamedArray& array : one.arrays) box.record.tensors.push_back(to_tensor(array));
+    for (const NamedArray& array : one.arrays) {
+      box.record.tensors.push_back(describe(array));
+      box.record.tensors.back().values = read_values(array);
+    }
   }
   box.record.scenario_text = scenario_text;
   box.record.plan_hash = plan_hash;

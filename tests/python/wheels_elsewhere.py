@@ -24,13 +24,13 @@ SCENARIO = "/usr/share/cpscope-scenarios/thd_padding_p2p.toml"
 # Every command without a window: its words, and the exit code. In the order in which files are made.
 COMMANDS = (
     (("layout", SCENARIO, "--json", "--full"), 0), (("plan", SCENARIO, "--json", "--summary"), 0), (("plan", SCENARIO, "--text"), 0),
-    (("run", SCENARIO, "--json", "--record", "/work/a.safetensors"), 0), (("run", SCENARIO, "--poison"), 0),
-    (("probe", SCENARIO, "--json"), 0), (("grade", SCENARIO, "/work/a.safetensors", "--json"), 0),
-    (("diff", "/work/a.safetensors", "/work/a.safetensors", "--json"), 0), (("verify", SCENARIO, "--json"), 0),
+    (("run", SCENARIO, "--json", "--record", "/srv/a.safetensors"), 0), (("run", SCENARIO, "--poison"), 0),
+    (("probe", SCENARIO, "--json"), 0), (("grade", SCENARIO, "/srv/a.safetensors", "--json"), 0),
+    (("diff", "/srv/a.safetensors", "/srv/a.safetensors", "--json"), 0), (("verify", SCENARIO, "--json"), 0),
     (("compare", SCENARIO, "--cluster", "h200x8", "--json"), 0), (("timeline", SCENARIO, "--cluster", "h200x8", "--json"), 0),
-    (("faults",), 0), (("render", SCENARIO, "--view", "mask", "--out", "/work/mask.svg"), 0),
-    (("render", SCENARIO, "--view", "all", "--out", "/work/all.png"), 0), (("gui", SCENARIO), 3), (("run", SCENARIO, "--executor", "cuda"), 3),
-    (("layout", "/work/none.toml"), 2))
+    (("faults",), 0), (("render", SCENARIO, "--view", "mask", "--out", "/srv/mask.svg"), 0),
+    (("render", SCENARIO, "--view", "all", "--out", "/srv/all.png"), 0), (("gui", SCENARIO), 3), (("run", SCENARIO, "--executor", "cuda"), 3),
+    (("layout", "/srv/none.toml"), 2))
 
 
 def stop(code, *words):
@@ -61,16 +61,16 @@ class System:
             if done.returncode != 0:
                 stop(77, f"requires chroot: debootstrap cannot make {release}: {done.stdout.strip().splitlines()[-1:]}")
             stamp.touch()
-        for folder in ("work", "wheels", "usr/share/cpscope-scenarios"):
+        for folder in ("srv", "wheels", "usr/share/cpscope-scenarios"):
             shutil.rmtree(self.root / folder, ignore_errors=True)
-        (self.root / "work").mkdir()
+        (self.root / "srv").mkdir()
         shutil.copytree(wheels, self.root / "wheels")
         shutil.copytree(ROOT / "scenarios", self.root / "usr/share/cpscope-scenarios")
-        shutil.copy(HERE / "wheel_answers.py", self.root / "work")
+        shutil.copy(HERE / "wheel_answers.py", self.root / "srv")
 
     def run(self, *words, with_proc=True, **variables):
         """Runs a command there, where the kernel's files about processes can be had or not."""
-        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8", **variables}
+        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/root", "LANG": "C.UTF-8", **variables}
         mount = f"mount -t proc proc {self.root}/proc && " if with_proc else ""
         return call("unshare", "--mount", "sh", "-c", f'{mount}exec chroot {self.root} "$@"', "sh", *words, env=environment)
 
@@ -81,7 +81,7 @@ class System:
             words.append("--break-system-packages")
         done = self.run(*words, "cpscope")
         if not self.tag:
-            if done.returncode == 0 or "from versions: none" not in done.stderr:
+            if done.returncode == 0 or "No matching distribution found" not in done.stderr:
                 stop(1, f"{self.root.name} must find no wheel for its Python: {done.stdout}{done.stderr}")
             return False
         expect(done)
@@ -134,7 +134,7 @@ def run_program(system):
                 worst, where = max(difference(json.loads(mine), json.loads(out)), default=(0, ""))
                 if worst > 1e-9:
                     stop(1, f"{words[0]} of {processor} differs from this build's: {where}")
-        if (system.root / "work/all.png").read_bytes()[:4] != b"\x89PNG":
+        if (system.root / "srv/all.png").read_bytes()[:4] != b"\x89PNG":
             stop(1, "render made no PNG")
         runs[processor] = expect(system.run("cpscope", "run", SCENARIO, "--json", CPSCOPE_PROCESSOR=processor))
     documents = [json.loads(text) for text in runs.values()]
@@ -165,15 +165,15 @@ def main():
         system = System(release, wheels)
         if not system.install():
             # Its Python is too old for the package, its glibc is not for the program.
-            expect(system.run("python3", "-m", "zipfile", "-e", f"/wheels/{next(wheels.glob('*cp311*')).name}", "/work/opened"))
-            expect(system.run("chmod", "-R", "+x", "/work/opened/cpscope/bin"))
-            print(f"{release}: pip finds no wheel for its Python; program {expect(system.run('/work/opened/cpscope/bin/cpscope', '--version')).strip()} runs")
-            expect(system.run("/work/opened/cpscope/bin/cpscope", "run", SCENARIO))
+            expect(system.run("python3", "-m", "zipfile", "-e", f"/wheels/{next(wheels.glob('*cp311*')).name}", "/srv/opened"))
+            expect(system.run("chmod", "-R", "+x", "/srv/opened/cpscope/bin"))
+            print(f"{release}: pip finds no wheel for its Python; program {expect(system.run('/srv/opened/cpscope/bin/cpscope', '--version')).strip()} runs")
+            expect(system.run("/srv/opened/cpscope/bin/cpscope", "run", SCENARIO))
             continue
         for processor, variables in {"v2": {"CPSCOPE_PROCESSOR": "v2"}, "chosen": {}, "without_proc": {"with_proc": False}}.items():
-            folder = system.root / "work" / processor
+            folder = system.root / "srv" / processor
             folder.mkdir()
-            expect(system.run("python3", "/work/wheel_answers.py", f"/work/{processor}", **variables))
+            expect(system.run("python3", "/srv/wheel_answers.py", f"/srv/{processor}", **variables))
             module = json.loads((folder / "answers.json").read_text())["module"]
             expected = processor == "chosen" and "avx2" in pathlib.Path("/proc/cpuinfo").read_text()
             if ("/v3/" in module) != expected:
