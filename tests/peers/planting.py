@@ -2,11 +2,10 @@
 import inspect
 import linecache
 from types import ModuleType
-from typing import Any, Callable
 
-from case import Tensors
+import cpscope
+from case import Answer, Prepare
 
-Answer = Callable[[int, Tensors], Any]
 Edits = dict[ModuleType, list[tuple[str, str]]]  # texts that are replaced, and by what
 
 
@@ -23,10 +22,10 @@ def edit(module: ModuleType, *edits: tuple[str, str]) -> None:
     exec(compile(source, name, "exec"), module.__dict__)
 
 
-def with_edits(edits: Edits, answer: Answer) -> Answer:
-    """The answer of the edited modules, in this order. A rank is a process of its own: other cases see the peer as it is."""
-    def edited(rank: int, tensors: Tensors) -> Any:
+def with_edits(edits: Edits, prepare: Prepare) -> Prepare:
+    """prepare, with the modules edited before, in this order. A rank is a process of its own: other cases see the peer as it is."""
+    def edited(rank: int) -> tuple[cpscope.Scenario, Answer]:
         for module, changes in edits.items():
             edit(module, *changes)
-        return answer(rank, tensors)
+        return prepare(rank)
     return edited

@@ -9,6 +9,7 @@ what they must be, and README.md's table to the verdicts.
 the table says something else, 77 the packages cannot be installed from here.
 """
 import argparse
+import fcntl
 import hashlib
 import importlib
 import importlib.metadata
@@ -34,21 +35,26 @@ ALONE = ("yunchang==0.6.4", "transformer-engine==2.20.2", "megatron-core==0.16.1
          "spmd_types==0.2.3")
 
 
-def install(folder: Path, latest: bool) -> Path | None:
-    """The interpreter of an environment in the folder with the packages; None where they cannot be had."""
-    python = folder / "bin" / "python"
+def install(environments: Path, latest: bool) -> Path | None:
+    """The interpreter of an environment with the packages; None where they cannot be had. It is a folder of its own for these
+    packages and this minor version of Python, named by both: what else lies beside it is left alone, and only an unfinished one,
+    or one of the latest versions, is made anew."""
     packages, alone = ([name.partition("==")[0] if latest else name for name in names] for names in (PACKAGES, ALONE))
-    wanted = hashlib.sha256(json.dumps([packages, alone, sys.version]).encode()).hexdigest()
-    mark = folder / "installed"
-    if mark.exists() and mark.read_text() == wanted and not latest:
-        return python
-    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    for command in ([sys.executable, "-m", "venv", "--clear", folder], [*pip, *packages], [*pip, "--no-deps", *alone]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(done.stdout[-2000:], done.stderr[-2000:], sep="\n")
-            return None
-    mark.write_text(wanted)
+    wanted = hashlib.sha256(json.dumps([packages, alone]).encode()).hexdigest()[:12]
+    folder = environments / f"{sys.implementation.cache_tag}-{wanted}"
+    python, mark = folder / "bin" / "python", folder / "installed"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(environments / f"{folder.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another call may be installing the same one
+        if mark.exists() and python.exists() and not latest:
+            return python
+        pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], [*pip, *packages], [*pip, "--no-deps", *alone]):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                print(done.stdout[-2000:], done.stderr[-2000:], sep="\n")
+                return None
+        mark.touch()
     return python
 
 
@@ -71,6 +77,7 @@ def run(python: Path, framework: str) -> list[dict]:
     rows = []
     with subprocess.Popen([python, __file__, "--inside", framework], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}) as process:
+        assert process.stdout and process.stderr
         for line in process.stdout:
             if not line.startswith("{"):  # what a peer prints
                 continue
@@ -135,7 +142,7 @@ def is_told(readme: Path, verdicts: str, bless: bool) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("frameworks", nargs="*", choices=[*FRAMEWORKS, []], metavar="FRAMEWORK", help=f"of {', '.join(FRAMEWORKS)}; all if none")
-    parser.add_argument("--environment", type=Path, default=Path("build/peers"), help="where the packages are installed")
+    parser.add_argument("--environment", type=Path, default=Path("build/peers"), help="where the packages are installed, in a folder of their own for each Python and set of versions")
     parser.add_argument("--readme", type=Path, help="a file whose table between <!-- peers:begin --> and <!-- peers:end --> must say so")
     parser.add_argument("--bless", action="store_true", help="write the table")
     parser.add_argument("--latest", action="store_true", help="the newest versions, not those that the expected verdicts are of")

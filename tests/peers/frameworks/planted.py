@@ -3,11 +3,13 @@ from typing import Any, Iterator, NamedTuple
 
 import torch
 
-from case import Case, Tensors, graded
-from frameworks.ring_flash_attn import PACKAGE, dense  # noqa: F401  (first: it stands in for what the peer imports)
+import cpscope
+from case import Answer, Case, Prepare, Tensors, graded
+from frameworks.ring_flash_attn import PACKAGE, dense  # first: it stands in for what the peer imports
 from planting import Edits, with_edits
 from ring_flash_attn import utils, zigzag_ring_flash_attn as zigzag
 
+__all__ = ["PACKAGE", "cases"]
 RANKS, SEQLEN = 4, 192
 ALL = "out lse dq dk dv"
 LAYOUTS = {"ring": "contiguous", "zigzag": "dual_chunk", "stripe": "striped"}
@@ -61,26 +63,37 @@ MISTAKES = (
 )
 
 
-def exchanged(answer: Any) -> Any:
+def exchanged(prepare: Prepare) -> Prepare:
     """The halves of every rank the other way around, there and back."""
-    def answered(rank: int, tensors: Tensors) -> dict[str, torch.Tensor]:
-        def roll(tensor: torch.Tensor, axis: int) -> torch.Tensor:
-            return tensor.roll(tensor.shape[axis] // 2, axis)
-        found = answer(rank, {name: roll(tensor, 0) for name, tensor in tensors.items()})
-        return {name: roll(tensor, 2 if name == "lse" else 1) for name, tensor in found.items()}
-    return answered
+    def roll(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        return tensor.roll(tensor.shape[axis] // 2, axis)
+
+    def prepared(rank: int) -> tuple[cpscope.Scenario, Answer]:
+        scenario, answer = prepare(rank)
+
+        def answered(tensors: Tensors) -> dict[str, Any]:
+            found = answer({name: roll(tensor, 0) for name, tensor in tensors.items()})
+            return {name: roll(tensor, 2 if name == "lse" else 1) for name, tensor in found.items()}
+        return scenario, answered
+    return prepared
+
+
+def mistaken(shards: str, ring: str) -> Prepare:
+    """The scenario of one function, and the answer of another."""
+    def prepare(rank: int) -> tuple[cpscope.Scenario, Answer]:
+        scenario, _ = dense(shards, RANKS, seqlen=SEQLEN)(rank)
+        _, answer = dense(ring, RANKS, seqlen=SEQLEN)(rank)
+        return scenario, answer
+    return prepare
 
 
 def cases() -> Iterator[Case]:
-    asked, answer = dense("zigzag", RANKS, seqlen=SEQLEN)
-    yield Case("zigzag, nothing planted", RANKS, graded(asked, answer))
+    zigzag_ring = dense("zigzag", RANKS, seqlen=SEQLEN)
+    yield Case("zigzag, nothing planted", RANKS, graded(zigzag_ring))
     for mistake in MISTAKES:
-        yield Case(f"planted: {mistake.what}", RANKS, graded(asked, with_edits(mistake.edits, answer)), f"FAIL {mistake.wrong}", mistake.how,
-                   mistake.cause)
-    yield Case("planted: each rank's halves are exchanged", RANKS, graded(asked, exchanged(answer)), f"FAIL {ALL}",
+        yield Case(f"planted: {mistake.what}", RANKS, graded(with_edits(mistake.edits, zigzag_ring)), f"FAIL {mistake.wrong}", mistake.how, mistake.cause)
+    yield Case("planted: each rank's halves are exchanged", RANKS, graded(exchanged(zigzag_ring)), f"FAIL {ALL}",
                "chunks 2 P - 1 - r and r are given to zigzag", "rows_exchanged")
     for shards, ring in (("ring", "zigzag"), ("ring", "stripe"), ("zigzag", "ring"), ("zigzag", "stripe"), ("stripe", "ring"), ("stripe", "zigzag")):
-        asked, _ = dense(shards, RANKS, seqlen=SEQLEN)
-        _, answer = dense(ring, RANKS, seqlen=SEQLEN)
-        yield Case(f"planted: {LAYOUTS[shards]} shards, given to {ring}", RANKS, graded(asked, answer), f"FAIL {ALL}",
+        yield Case(f"planted: {LAYOUTS[shards]} shards, given to {ring}", RANKS, graded(mistaken(shards, ring)), f"FAIL {ALL}",
                    f"{ring} takes them for {LAYOUTS[ring]}", f"other_layout {LAYOUTS[ring]}")

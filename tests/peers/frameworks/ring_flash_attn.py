@@ -22,17 +22,22 @@ DENSE = {"ring": "ring_flash_attn", "zigzag": "zigzag_ring_flash_attn", "stripe"
 PACKED = {"ring": peer.ring_flash_attn_varlen_func, "zigzag": peer.zigzag_ring_flash_attn_varlen_func}
 
 
+def ring(kind: str) -> Any:
+    """The dense function as its module has it now: planting.py may have changed it."""
+    return getattr(sys.modules[f"ring_flash_attn.{DENSE[kind]}"], f"{DENSE[kind]}_func")
+
+
 def dense(kind: str, ranks: int, heads: int = 8, kv_heads: int = 2, batch: int = 1, window: tuple[int, int] = (-1, -1), causal: bool = True,
           seqlen: int = 256, dtype: str = "bf16") -> Prepare:
     def prepare(_: int) -> tuple[cpscope.Scenario, Answer]:
-        call: dict[str, Any] = dict(causal=causal, window_size=window)
+        attend, call = ring(kind), dict[str, Any](causal=causal, window_size=window)
         of_q, of_k = ((batch, seqlen // ranks, of, 64) for of in (heads, kv_heads))
 
         def answer(tensors: Tensors) -> dict[str, Any]:
             leaf = leaves(tensors, lambda x: x.unflatten(0, (batch, -1)))
-            out, lse, _ = DENSE[kind](leaf["q"], leaf["k"], leaf["v"], **call, return_attn_probs=True)
+            out, lse, _ = attend(leaf["q"], leaf["k"], leaf["v"], **call, return_attn_probs=True)
             return with_gradients(leaf, out, lse=lse)
-        return cpscope.Scenario.from_ring_flash_attention(DENSE[kind], *like(dtype, of_q, of_k, of_k), **call), answer
+        return cpscope.Scenario.from_ring_flash_attention(attend, *like(dtype, of_q, of_k, of_k), **call), answer
     return prepare
 
 

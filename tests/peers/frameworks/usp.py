@@ -12,7 +12,7 @@ import yunchang  # noqa: E402
 from yunchang.kernels import AttnType  # noqa: E402
 
 import cpscope  # noqa: E402
-from case import Answer, Case, Prepare, Tensors, graded, leaves, like, same_order, with_gradients  # noqa: E402
+from case import Answer, Case, Tensors, graded, leaves, like, same_order, with_gradients  # noqa: E402
 from page import told  # noqa: E402
 
 
