@@ -1,6 +1,6 @@
 #include "sim/documents/timeline_text.h"
 
-#include "sim/app/predict/trace_text.h"
+#include "sim/documents/trace_text.h"
 #include "sim/base/machine_memory.h"
 #include "sim/clock/measured.h"
 #include "sim/documents/json_text.h"

@@ -1,4 +1,4 @@
-#include "sim/app/predict/trace_text.h"
+#include "sim/documents/trace_text.h"
 
 #include "sim/clock/trace_match.h"
 #include "sim/plan/direction.h"
