@@ -276,7 +276,8 @@ void FaultySeam<T>::record_work(const Pass& pass, const Stage& stage, Direction 
           item.heads.size() * lanes_of(plan.buffer(item.from).kind, attention());
       if (item.src != item.dst)
         work.bytes = plan.rows_of(item) * row_elements *
-                     element_bytes(wire_dtype(item, plan.scenario.numerics));
+                         element_bytes(wire_dtype(item, plan.scenario.numerics)) +
+                     small_bytes(item, plan.rows_of(item), plan.scenario.numerics);
     } else if (stage.kind == StageKind::compute) {
       const ComputeItem& item = pass.computes[i];
       work.rank = item.rank;

@@ -28,6 +28,7 @@ std::vector<Fault> mask_faults();       // plans: visible pairs
 std::vector<Fault> hand_over_faults();  // inputs: rows, orders, positions
 std::vector<Fault> executor_faults();   // walker: a wrong computation
 std::vector<Fault> message_faults();    // message order and matching
+std::vector<Fault> partial_faults();    // plans: results that other ranks merge
 
 /// Short form for planters.
 FaultSite forward_site(StageKind kind, RankId rank, StepId step, int64_t item);

@@ -37,7 +37,8 @@ struct BlindScenario {
 /// One known way in which context-parallel attention goes wrong.
 struct Fault {
   std::string name;
-  std::string field_class;  // number in the field's catalogue, or D<n>: TransformerEngine's defects
+  std::string field_class;  // number in the field's catalogue, D<n>: TransformerEngine's defects,
+                            // or M<n>: schedules in which queries move
   FaultPlace place{};
   Detector detector{};
   std::string source;    // repo#number, or the paper

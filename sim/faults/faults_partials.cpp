@@ -20,26 +20,15 @@ std::optional<int64_t> arrived_merge(const Plan& plan) {
   });
 }
 
-/// The finish of a rank's out, or of its dq: the first result that a lost or doubled term spoils.
-FaultSite finish_site(const Plan& plan, Direction direction, RankId rank) {
-  const HomeBuffers& home = plan.home[rank];
-  const BufferId sum = direction == Direction::forward ? home.out : home.dq;
-  const std::vector<FinishItem>& finishes = plan.pass(direction).finishes;
-  const auto at = find_item(finishes, [&](const FinishItem& item) { return item.buffer == sum; });
-  const StepId step = finishes[static_cast<size_t>(*at)].step;
-  return direction == Direction::forward ? forward_site(StageKind::finish, rank, step, *at)
-                                         : backward_site(StageKind::finish, rank, step, *at);
-}
-
 std::optional<PlantedFault> plant_unmerged_partial(const Plan& healthy) {
   const auto index = arrived_merge(healthy);
   if (!index) return std::nullopt;
   Plan plan = healthy;
-  const RankId rank = healthy.forward.merges[static_cast<size_t>(*index)].rank;
+  const MergeItem& merge = healthy.forward.merges[static_cast<size_t>(*index)];
   drop_item(plan.forward, plan.forward.merges, StageKind::merge, *index);
   return PlantedFault{
-      .site = finish_site(healthy, Direction::forward, rank),
-      .what = fmt::format("rank {} does not merge a result that has arrived", to_index(rank)),
+      .site = forward_site(StageKind::merge, merge.rank, merge.step, *index),
+      .what = fmt::format("rank {} does not merge a result that has arrived", to_index(merge.rank)),
       .plan = std::move(plan)};
 }
 
@@ -47,11 +36,11 @@ std::optional<PlantedFault> plant_doubled_partial(const Plan& healthy) {
   const auto index = arrived_merge(healthy);
   if (!index) return std::nullopt;
   Plan plan = healthy;
-  const RankId rank = healthy.forward.merges[static_cast<size_t>(*index)].rank;
+  const MergeItem& merge = healthy.forward.merges[static_cast<size_t>(*index)];
   repeat_item(plan.forward, plan.forward.merges, StageKind::merge, *index);
   return PlantedFault{
-      .site = finish_site(healthy, Direction::forward, rank),
-      .what = fmt::format("rank {} merges a result that has arrived twice", to_index(rank)),
+      .site = forward_site(StageKind::merge, merge.rank, merge.step, *index),
+      .what = fmt::format("rank {} merges a result that has arrived twice", to_index(merge.rank)),
       .plan = std::move(plan)};
 }
 
@@ -62,14 +51,13 @@ std::optional<PlantedFault> plant_early_partial(const Plan& healthy) {
   });
   if (!index) return std::nullopt;
   const MergeItem& merge = healthy.forward.merges[static_cast<size_t>(*index)];
-  const auto sent = find_item(healthy.forward.transfers, [&](const TransferItem& item) {
-    return item.payload == Payload::partial && item.from == merge.into && merge.step <= item.step;
+  // The first place where the sum differs from the right one.
+  const auto first = find_item(healthy.forward.merges, [&](const MergeItem& item) {
+    return item.into == merge.into && item.step == merge.step;
   });
-  if (!sent) return std::nullopt;
-  const RankId owner = healthy.forward.transfers[static_cast<size_t>(*sent)].dst;
   Plan plan = healthy;
   drop_item(plan.forward, plan.forward.merges, StageKind::merge, *index);
-  return PlantedFault{.site = finish_site(healthy, Direction::forward, owner),
+  return PlantedFault{.site = forward_site(StageKind::merge, merge.rank, merge.step, *first),
                       .what = fmt::format("rank {} sends a result before its last part is in it",
                                           to_index(merge.rank)),
                       .plan = std::move(plan)};
@@ -92,7 +80,7 @@ std::optional<PlantedFault> plant_exchanged_owners(const Plan& healthy) {
   std::swap(first.dst, second.dst);
   std::swap(first.to, second.to);
   std::swap(first.tokens, second.tokens);
-  return PlantedFault{.site = finish_site(healthy, Direction::forward, RankId{1}),
+  return PlantedFault{.site = forward_site(StageKind::transfer, RankId{1}, first.step, *one),
                       .what = "rank 0 sends ranks 1 and 2 each other's results",
                       .plan = std::move(plan)};
 }
@@ -103,11 +91,11 @@ std::optional<PlantedFault> plant_lost_dq(const Plan& healthy) {
   });
   if (!index) return std::nullopt;
   Plan plan = healthy;
-  const RankId owner = healthy.backward.transfers[static_cast<size_t>(*index)].dst;
+  const TransferItem& lost = healthy.backward.transfers[static_cast<size_t>(*index)];
   drop_item(plan.backward, plan.backward.transfers, StageKind::transfer, *index);
   return PlantedFault{
-      .site = finish_site(healthy, Direction::backward, owner),
-      .what = fmt::format("a part of dq never comes home to rank {}", to_index(owner)),
+      .site = backward_site(StageKind::transfer, lost.dst, lost.step, *index),
+      .what = fmt::format("a part of dq never comes home to rank {}", to_index(lost.dst)),
       .plan = std::move(plan)};
 }
 
@@ -151,7 +139,7 @@ std::vector<Fault> partial_faults() {
       {.name = "partials_of_two_owners_exchanged",
        .field_class = "M3",
        .place = FaultPlace::plan,
-       .detector = Detector::keys,
+       .detector = Detector::head,
        .source = "arXiv:2411.01783, all-to-all of results",
        .wild = unreported,
        .scenario = moving("pass_q"),
@@ -164,7 +152,8 @@ std::vector<Fault> partial_faults() {
        .source = "arXiv:2310.03294, helpers in the backward",
        .wild = unreported,
        .scenario =
-           scenario_text({.parallel = "cp_size = 4\ncp_comm_type = \"helper_ring\"\nlayout = "
+           scenario_text({.batch = "lengths = [97]",
+                          .parallel = "cp_size = 4\ncp_comm_type = \"helper_ring\"\nlayout = "
                                       "\"contiguous\""}),
        .blind = one_rank,
        .plant = plant_lost_dq},

@@ -12,6 +12,18 @@ import cpscope
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+def pytest_terminal_summary(terminalreporter, exitstatus):
+    """A file that is skipped whole leaves no test, which pytest calls an error: the reason is told as a test's would be."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and skipped:
+        terminalreporter.write_line(str(skipped[0].longrepr[2]).removeprefix("Skipped: "))
+
+
+def pytest_sessionfinish(session, exitstatus):
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = 77  # of a skipped test, for CTest
+
+
 @pytest.fixture(scope="session")
 def program():
     """Runs the program cpscope and reads the JSON that it prints."""

@@ -227,7 +227,7 @@ def test_te_takes_the_call_before_the_module():
 def test_megatron_reads_its_configuration_and_packed_parameters():
     scenario = Scenario.from_megatron(megatron_config(), packed_seq_params())
     assert scenario == Scenario.of(heads=8, kv_heads=2, head_dim=16, lengths=[21, 19, 21], slots=[24, 24, 24], cp_size=4, attn_mask_type="padding_causal",
-                                   accumulate="dtype", dtype="bf16")
+                                   pad_between_seqs=False, accumulate="dtype", dtype="bf16")
     as_dict = Scenario.from_megatron(vars(megatron_config()), vars(packed_seq_params(local_cp_size=2)))
     assert as_dict.cp_size == 2 and as_dict.inferred["cp_size"].source == "packed_seq_params.local_cp_size"
     config = megatron_config(cp_comm_type=["p2p", "a2a", "a2a+p2p"], hierarchical_context_parallel_sizes=[2, 2], window_size=(7, 0), window_attn_skip_freq=2,

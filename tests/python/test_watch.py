@@ -12,6 +12,8 @@ import pytest
 import cpscope
 
 torch = pytest.importorskip("torch", reason="requires torch: it is not installed")
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 1):
+    pytest.skip(f"requires torch2: version 2.1 or later, this is {torch.__version__}", allow_module_level=True)
 functional = torch.nn.functional
 from gathered_attention import FAULTS  # noqa: E402  it imports torch
 

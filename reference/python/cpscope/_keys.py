@@ -40,6 +40,7 @@ class ScenarioKeys(TypedDict, total=False):
     kv_seqlen: int
     generator: Mapping[str, Any]
     pad_between_seqs: bool
+    pad_side: str
     slot_multiple: int
     positions_file: str
     cp_size: int
@@ -51,6 +52,8 @@ class ScenarioKeys(TypedDict, total=False):
     indices_file: str
     dispatch: str
     backward_kv: str
+    partial_wire: str
+    mesh_q: int
     dtype: Any  # "bf16", or a type of torch, numpy or jax
     backward: bool
     seed: int

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Sequence
 import numpy as np
 
 from . import _core
-from ._arrays import integers
+from ._arrays import Array, integers
 from ._errors import Error, RefusedError, input_error
 from .order import Order
 
@@ -44,7 +44,7 @@ class Preset:
     def __init__(self, name: str, given: Mapping[str, Any]):
         self.name = name
         self.found: dict[str, Inferred] = {}
-        self.order: Order | list[np.ndarray] | None = None
+        self.order: Order | list[Array] | None = None
         self.format: str | None = None      # of the tensors, if their shapes are ambiguous
         self.hints: dict[str, str] = {}     # by key: what to give if it is not found
         self._order_source = ""
@@ -163,7 +163,7 @@ class Preset:
         self.say("softmax_scale", call.get("softmax_scale"), "softmax_scale")
         self.say("softcap", call.get("softcap") or None, "softcap")
 
-    def say_order(self, order: Order | list[np.ndarray], source: str) -> None:
+    def say_order(self, order: Order | list[Array], source: str) -> None:
         """Sets the token order, unless the caller has named a layout."""
         if not self.has("layout"):
             self.order, self._order_source = order, source

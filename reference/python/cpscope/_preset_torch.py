@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 import numpy as np
 
 from . import order
-from ._arrays import integers, on_host
+from ._arrays import Array, integers, on_host
 from ._preset import UNSET, Held, Preset
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 _ROWS, _LONGEST = 512, 1 << 15
 _LONGEST_SLICES = 1 << 14  # of a matrix that is cut into slices
 
-Rows = Callable[[int, int], np.ndarray]
+Rows = Callable[[int, int], Array]
 
 
-def head_and_tail(seqlen: int, ranks: int) -> np.ndarray:
+def head_and_tail(seqlen: int, ranks: int) -> Array:
     """PyTorch's default order: [seqlen] tokens by rank, which has chunks r and 2 * ranks - 1 - r."""
     chunks = np.arange(seqlen).reshape(2 * ranks, -1)
     return np.concatenate([chunks[chunk] for rank in range(ranks) for chunk in (rank, 2 * ranks - 1 - rank)])
@@ -109,10 +109,10 @@ def _read_block_mask(p: Preset, mask: Any, source: str) -> list[MaskSummary]:
     mask_mod, device = held.get("mask_mod"), getattr(held.get("kv_num_blocks", None), "device", "cpu")
 
     def rows_of(row: int) -> Rows:
-        def rows(begin: int, end: int) -> np.ndarray:
+        def rows(begin: int, end: int) -> Array:
             def shifted(_: Any, h: Any, q: Any, k: Any) -> Any:
                 return mask_mod(torch.tensor(row, device=device), h, q + begin, k)
-            dense: np.ndarray = np.asarray(on_host(create_mask(shifted, 1, heads, end - begin, kv_tokens, device=device)))[0]
+            dense: Array = np.asarray(on_host(create_mask(shifted, 1, heads, end - begin, kv_tokens, device=device)))[0]
             if (dense != dense[:1]).any():
                 raise p.error(f"{source} differs between heads", "cpscope has one mask for all heads")
             return np.asarray(dense[0])

@@ -56,4 +56,4 @@ def load_core() -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
-    sys.modules["cpscope"]._core = module  # as an ordinary import does
+    setattr(sys.modules["cpscope"], "_core", module)  # as an ordinary import does

@@ -126,7 +126,8 @@ class Link:
             return
         import datetime
 
-        import torch.distributed as dist
+        import torch.distributed
+        dist: Any = torch.distributed  # its types differ between versions
         if hasattr(group, "get_group"):  # a DeviceMesh
             group = group.get_group()
         self._ranks: list[int] = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)

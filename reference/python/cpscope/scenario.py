@@ -321,8 +321,9 @@ class Scenario(Presets):
         tensors: your own q, k, v (and d_out for gradients, sink if it is learnable), as `grade` takes them; else the
         scenario's. Their values are used unrounded. The answer is in packed order.
         """
-        given = [] if tensors is None else records(tensors)
-        return self._read(lambda format: _core.oracle(self._core, given, order, format), format)
+        answer: dict[str, Array] = self._read(
+            lambda format: _core.oracle(self._core, [] if tensors is None else records(tensors), order, format), format)
+        return answer
 
     def grade(self, tensors: Tensors, *, order: str | None = None, format: str | None = None,
               lse_layout: str | None = None, ignore_padding: bool = False, sample: int = 0,
@@ -345,9 +346,9 @@ class Scenario(Presets):
         """
         if not isinstance(sample, (int, np.integer)) or sample < 0:
             raise input_error(f"sample must be a whole number of rows: {sample!r}")
-        given, theirs = records(tensors), [(str(name), str(their)) for name, their in (names or {}).items()]
+        theirs = [(str(name), str(their)) for name, their in (names or {}).items()]
         widened = _budget_pairs(budgets)
-        return Grade(*self._read(lambda format: _core.grade(self._core, given, order, format, lse_layout, ignore_padding, int(sample), widened, theirs,
+        return Grade(*self._read(lambda format: _core.grade(self._core, records(tensors), order, format, lse_layout, ignore_padding, int(sample), widened, theirs,
                                                            progress),
                                  format))
 

@@ -91,8 +91,8 @@ class Watch:
         if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 1):
             raise input_error(f"cpscope.watch needs PyTorch 2.1 or later: {torch.__version__}")
         self._torch: Any = torch
-        from torch.utils._python_dispatch import _disable_current_modes
-        self._without_modes: Any = _disable_current_modes
+        import torch.utils._python_dispatch as dispatch
+        self._without_modes: Any = getattr(dispatch, "_disable_current_modes")
         self._scenario, self._find, self._every, self._gradients = scenario, tensors, every, gradients
         self._keep_on_cpu, self._on_verdict, self._logger, self._raises = keep == "cpu", on_verdict, logger, on_fail == "raise"
         #: The latest verdicts, oldest first. On ranks that do not judge they have status and text alone.

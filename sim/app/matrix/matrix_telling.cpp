@@ -94,6 +94,14 @@ void explain_no_remote_key(const Plan& plan, const Visibility& visibility, RankI
   }
 }
 
+/// Where queries move, they come to keys that stay.
+bool meets_foreign_queries(const Plan& plan, RankId rank) {
+  return std::any_of(
+      plan.forward.computes.begin(), plan.forward.computes.end(), [&](const ComputeItem& item) {
+        return item.rank == rank && item.num_slices > 0 && item.q_tokens != plan.q_lists[rank];
+      });
+}
+
 int64_t count_padding(const BatchSlots& slots) {
   int64_t valid = 0;
   for (const SequenceSlot& slot : slots.sequences) valid += slot.q_valid + slot.kv_valid;
@@ -145,17 +153,21 @@ Telling find_telling(const Plan& plan, const Visibility& visibility, const MaskW
   }
   for (const RankId rank : visibility.seen_by_rank.ids()) {
     const std::vector<bool>& seen = visibility.seen_by_rank[rank];
-    // Where queries move, they come to keys that stay.
-    bool has_remote_key = sends_partials(plan.scenario.parallel.comm_type) &&
-                          std::any_of(plan.forward.computes.begin(), plan.forward.computes.end(),
-                                      [&](const ComputeItem& item) {
-                                        return item.rank == rank && item.num_slices > 0 &&
-                                               item.q_tokens != plan.q_lists[rank];
-                                      });
+    if (sends_partials(plan.scenario.parallel.comm_type) && meets_foreign_queries(plan, rank)) {
+      ++telling.ranks_with_remote_keys;
+      continue;
+    }
+    bool has_remote_key = false;
     for (size_t token = 0; token < seen.size() && !has_remote_key; ++token)
       has_remote_key = seen[token] && visibility.kv_owner[token] != rank;
     if (has_remote_key) {
       ++telling.ranks_with_remote_keys;
+    } else if (sends_partials(plan.scenario.parallel.comm_type)) {
+      // That every visible pair is computed somewhere is proved before.
+      telling.notes.push_back(
+          fmt::format("rank {} meets its own queries and keys alone: the mask leaves it no other "
+                      "pair of chunks",
+                      to_index(rank)));
     } else {
       explain_no_remote_key(plan, visibility, rank, witness, telling);
     }
