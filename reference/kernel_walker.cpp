@@ -159,6 +159,14 @@ class KernelWalker : public Executor {
 
   Result<RunOutput> run(const CheckedPlan& checked, const RunInputs& inputs,
                         const RunOptions& options) override {
+    if (sends_partials(checked.plan().scenario.parallel.comm_type))
+      return make_error(
+          ErrorKind::unavailable,
+          fmt::format(
+              "executor {} cannot do this: partial results that another rank merges are not "
+              "handed to kernels of others yet",
+              name_),
+          "use --executor cpu");
     try {
       if (checked.plan().scenario.numerics.dtype == Dtype::fp64)
         return run_with<double>(checked, inputs, options);

@@ -21,7 +21,7 @@ import unittest
 PROGRAM, PLUGIN, WORK = (pathlib.Path(argument).resolve() for argument in sys.argv[1:4])
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 READMES = ("README.md", *(f"{room}/README.md" for room in ("scenarios", "sim", "sim/app", "reference", "kernels", "gui", "tests", "tests/bench")))
-OF_THE_LAUNCHER = ("demo", "gui", "test", "web")
+OF_THE_LAUNCHER = ("demo", "gui", "test", "web", "wheel")
 NEEDS_A_GPU = ("--executor cuda", "--executor nccl", "cuda.safetensors")
 SECONDS = 300
 
