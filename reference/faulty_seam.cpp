@@ -272,12 +272,7 @@ void FaultySeam<T>::record_work(const Pass& pass, const Stage& stage, Direction 
       work.rank = item.src;
       work.peer = item.dst;
       work.payload = item.payload;
-      const int64_t row_elements =
-          item.heads.size() * lanes_of(plan.buffer(item.from).kind, attention());
-      if (item.src != item.dst)
-        work.bytes = plan.rows_of(item) * row_elements *
-                         element_bytes(wire_dtype(item, plan.scenario.numerics)) +
-                     small_bytes(item, plan.rows_of(item), plan.scenario.numerics);
+      work.bytes = wire_bytes(plan, item);
     } else if (stage.kind == StageKind::compute) {
       const ComputeItem& item = pass.computes[i];
       work.rank = item.rank;

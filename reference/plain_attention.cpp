@@ -35,7 +35,7 @@ PlainRules<Real> plain_rules(const HeadGroup& group) {
   rules.dtype = numerics.dtype;
   rules.has_narrow_products = numerics.dtype == Dtype::bf16 || numerics.dtype == Dtype::fp16;
   rules.merges_in_dtype = numerics.accumulate == Accumulate::dtype;
-  rules.sends_in_dtype = numerics.dkv_wire == DkvWire::dtype && group.hops.shares > 1;
+  rules.sends_in_dtype = numerics.dkv_wire == WireFormat::dtype && group.hops.shares > 1;
   rules.rounds_each_term = group.scenario.batch.qkv_format == QkvFormat::thd;
   rules.scale = static_cast<Real>(logit_scale(attention));
   rules.softcap = static_cast<Real>(attention.softcap);

@@ -183,7 +183,7 @@ void edit_parallel(Ui& ui, Editor& editor) {
     editor.number("query chunks", "parallel.mesh_q", parallel.mesh_q, 1,
                   "Query chunks of a tile; it has ranks / query chunks key chunks");
   if (sends_partials(parallel.comm_type))
-    editor.choice("partial wire", "parallel.partial_wire", parallel.partial_wire, kDkvWires,
+    editor.choice("partial wire", "parallel.partial_wire", parallel.partial_wire, kWireFormats,
                   "The format in which partial results are sent to the owners of the queries");
   if (parallel.layout == LayoutKind::striped)
     editor.number<int64_t>("stripe", "parallel.stripe", parallel.stripe, 1,
@@ -251,7 +251,7 @@ void edit_numerics(Editor& editor) {
   editor.heading("NUMERICS");
   editor.choice("dtype", "numerics.dtype", numerics.dtype, kDtypes, "Of inputs and answers");
   editor.flag("backward", "numerics.backward", numerics.backward, "Also dQ, dK and dV");
-  editor.choice("dKV wire", "numerics.dkv_wire", numerics.dkv_wire, kDkvWires,
+  editor.choice("dKV wire", "numerics.dkv_wire", numerics.dkv_wire, kWireFormats,
                 "dtype of dK and dV on the wire");
   editor.choice("dKV hops", "numerics.dkv_hops", numerics.dkv_hops, kDkvHops,
                 "Straight home, or round the ring");

@@ -100,6 +100,16 @@ int64_t small_bytes(const TransferItem& item, int64_t rows, const Numerics& nume
   return rows * item.heads.size() * values * (numerics.dtype == Dtype::fp64 ? 8 : 4);
 }
 
+int64_t wire_bytes(const Plan& plan, const TransferItem& item) {
+  if (item.src == item.dst) return 0;
+  const Numerics& numerics = plan.scenario.numerics;
+  const int64_t rows = plan.rows_of(item);
+  const int64_t row_elements =
+      item.heads.size() * lanes_of(plan.buffer(item.from).kind, plan.scenario.attention);
+  return rows * row_elements * element_bytes(wire_dtype(item, numerics)) +
+         small_bytes(item, rows, numerics);
+}
+
 uint64_t hash_plan(const Plan& plan) {
   Mixer mixer;
   mixer.add_text(print_scenario(plan.scenario));

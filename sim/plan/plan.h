@@ -221,6 +221,9 @@ Dtype wire_dtype(const TransferItem& item, const Numerics& numerics);
 /// is; 0 if it carries none, or stays on its rank.
 int64_t small_bytes(const TransferItem& item, int64_t rows, const Numerics& numerics);
 
+/// Bytes that a transfer puts on the wire, statistics included; 0 if it stays on its rank.
+int64_t wire_bytes(const Plan& plan, const TransferItem& item);
+
 /// A hash that differs whenever two plans differ in any item (FNV-1a over all arrays and the
 /// scenario's printed text).
 uint64_t hash_plan(const Plan& plan);

@@ -221,7 +221,7 @@ void roll_moving_queries(uint64_t seed, Parallel& parallel) {
   Dice dice(seed ^ 0x9a55e5);
   parallel.comm_type = dice.pick({CommType::pass_q, CommType::token_ring, CommType::helper_ring,
                                   CommType::mesh, CommType::gather_q});
-  parallel.partial_wire = dice.pick({DkvWire::dtype, DkvWire::fp32});
+  parallel.partial_wire = dice.pick({WireFormat::dtype, WireFormat::fp32});
   parallel.mesh_q = dice.pick({1, 2, 3, parallel.cp_size});
   while (parallel.cp_size % parallel.mesh_q != 0) --parallel.mesh_q;
 }
@@ -256,7 +256,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
       space.any_dtype ? dice.pick({Dtype::bf16, Dtype::fp16, Dtype::fp32}) : Dtype::fp64;
   numerics.backward = dice.chance(85);
   numerics.seed = seed;
-  numerics.dkv_wire = dice.pick({DkvWire::dtype, DkvWire::fp32});
+  numerics.dkv_wire = dice.pick({WireFormat::dtype, WireFormat::fp32});
   numerics.dkv_hops = dice.pick({DkvHops::home, DkvHops::ring});
   numerics.accumulate = dice.pick({Accumulate::fp32, Accumulate::fp32, Accumulate::dtype});
   if (dice.chance(12)) roll_imported_order(dice, scenario.batch, scenario.parallel);

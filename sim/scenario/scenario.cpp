@@ -158,7 +158,7 @@ std::string_view to_name(Dtype value) {
   return "unknown";
 }
 
-std::string_view to_name(DkvWire value) { return value == DkvWire::dtype ? "dtype" : "fp32"; }
+std::string_view to_name(WireFormat value) { return value == WireFormat::dtype ? "dtype" : "fp32"; }
 
 std::string_view to_name(DkvHops value) { return value == DkvHops::home ? "home" : "ring"; }
 
@@ -200,7 +200,7 @@ int64_t element_bytes(Dtype dtype) {
 
 Dtype dkv_wire_dtype(const Numerics& numerics) {
   // fp32 on the wire would round fp64 partials, so fp64 scenarios always send fp64.
-  const bool is_dtype = numerics.dkv_wire == DkvWire::dtype || numerics.dtype == Dtype::fp64;
+  const bool is_dtype = numerics.dkv_wire == WireFormat::dtype || numerics.dtype == Dtype::fp64;
   return is_dtype ? numerics.dtype : Dtype::fp32;
 }
 

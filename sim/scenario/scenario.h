@@ -46,7 +46,7 @@ enum class RopeQPosition { automatic, start, end };
 enum class Dispatch { tokens, queries };
 enum class BackwardKv { refetch, saved };
 enum class Dtype { bf16, fp16, fp32, fp64 };
-enum class DkvWire { dtype, fp32 };
+enum class WireFormat { dtype, fp32 };
 enum class DkvHops { home, ring };
 enum class Accumulate { fp32, dtype };
 
@@ -169,8 +169,8 @@ struct Parallel {
   ImportedOrder imported;        // indices: content of indices_file
   Dispatch dispatch = Dispatch::tokens;
   BackwardKv backward_kv = BackwardKv::refetch;
-  DkvWire partial_wire = DkvWire::dtype;  // o of a partial result that another rank merges
-  int32_t mesh_q = 2;                     // mesh: query chunks of a tile
+  WireFormat partial_wire = WireFormat::dtype;  // o of a partial result that another rank merges
+  int32_t mesh_q = 2;                           // mesh: query chunks of a tile
 
   friend bool operator==(const Parallel&, const Parallel&) = default;
 };
@@ -179,7 +179,7 @@ struct Numerics {
   Dtype dtype = Dtype::bf16;
   bool backward = true;
   uint64_t seed = 1;
-  DkvWire dkv_wire = DkvWire::dtype;
+  WireFormat dkv_wire = WireFormat::dtype;
   DkvHops dkv_hops = DkvHops::home;
   Accumulate accumulate = Accumulate::fp32;
 
@@ -216,7 +216,7 @@ std::string_view to_name(RopeQPosition value);
 std::string_view to_name(Dispatch value);
 std::string_view to_name(BackwardKv value);
 std::string_view to_name(Dtype value);
-std::string_view to_name(DkvWire value);
+std::string_view to_name(WireFormat value);
 std::string_view to_name(DkvHops value);
 std::string_view to_name(Accumulate value);
 

@@ -32,7 +32,7 @@ inline constexpr std::array kRopeQPositions = {RopeQPosition::automatic, RopeQPo
 inline constexpr std::array kDispatches = {Dispatch::tokens, Dispatch::queries};
 inline constexpr std::array kBackwardKvs = {BackwardKv::refetch, BackwardKv::saved};
 inline constexpr std::array kDtypes = {Dtype::bf16, Dtype::fp16, Dtype::fp32, Dtype::fp64};
-inline constexpr std::array kDkvWires = {DkvWire::dtype, DkvWire::fp32};
+inline constexpr std::array kWireFormats = {WireFormat::dtype, WireFormat::fp32};
 inline constexpr std::array kDkvHops = {DkvHops::home, DkvHops::ring};
 inline constexpr std::array kAccumulates = {Accumulate::fp32, Accumulate::dtype};
 

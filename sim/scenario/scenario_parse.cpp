@@ -46,7 +46,7 @@ void read_parallel(const TableReader& table, Parallel& parallel) {
   take_value(table.text("indices_file"), parallel.indices_file);
   take_value(table.choice<Dispatch>("dispatch", kDispatches), parallel.dispatch);
   take_value(table.choice<BackwardKv>("backward_kv", kBackwardKvs), parallel.backward_kv);
-  take_value(table.choice<DkvWire>("partial_wire", kDkvWires), parallel.partial_wire);
+  take_value(table.choice<WireFormat>("partial_wire", kWireFormats), parallel.partial_wire);
   const auto mesh_q = table.integer("mesh_q", 1, kMaxRanks);
   take_value(mesh_q, parallel.mesh_q);
 
@@ -86,7 +86,7 @@ void read_numerics(const TableReader& table, Numerics& numerics) {
   if (!refuse_fp8(table)) take_value(table.choice<Dtype>("dtype", kDtypes), numerics.dtype);
   take_value(table.boolean("backward"), numerics.backward);
   take_value(table.integer("seed", 0, std::numeric_limits<int64_t>::max()), numerics.seed);
-  take_value(table.choice<DkvWire>("dkv_wire", kDkvWires), numerics.dkv_wire);
+  take_value(table.choice<WireFormat>("dkv_wire", kWireFormats), numerics.dkv_wire);
   take_value(table.choice<DkvHops>("dkv_hops", kDkvHops), numerics.dkv_hops);
   take_value(table.choice<Accumulate>("accumulate", kAccumulates), numerics.accumulate);
 }

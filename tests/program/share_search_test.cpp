@@ -177,7 +177,7 @@ TEST(ShareSearch, IsPartOfASampledVerdict) {
 
 TEST(ShareSearch, LooksOnlyWhereSharesCanHide) {
   Scenario scenario = long_ring();
-  scenario.numerics.dkv_wire = DkvWire::fp32;
+  scenario.numerics.dkv_wire = WireFormat::fp32;
   EXPECT_FALSE(can_hide_shares(plan_scenario(scenario).value().plan()));
   scenario = long_ring();
   scenario.parallel.comm_type = CommType::all_gather;

@@ -137,7 +137,7 @@ TEST(MergeRules, ErrMoreInGradientsSummedInTheDtype) {
   Scenario scenario = walker_case({256}, 16);
   scenario.attention.mask_type = MaskType::no_mask;
   scenario.numerics.dtype = Dtype::bf16;
-  scenario.numerics.dkv_wire = DkvWire::fp32;
+  scenario.numerics.dkv_wire = WireFormat::fp32;
   const GradedRun wide = run_possible(scenario);
   scenario.numerics.accumulate = Accumulate::dtype;
   const GradedRun narrow = run_possible(scenario);
@@ -153,7 +153,7 @@ TEST(MergeRules, ErrMoreInGradientsSummedInTheDtype) {
 TEST(MergeRules, RoundWhatTravelsAndNotWhatStaysAtHome) {
   int64_t home_shows = 0, wire_shows = 0;
   for (const CommType comm : {CommType::all_gather, CommType::group_cast}) {
-    for (const DkvWire wire : {DkvWire::dtype, DkvWire::fp32}) {
+    for (const WireFormat wire : {WireFormat::dtype, WireFormat::fp32}) {
       Scenario scenario = walker_case({4}, 2);
       scenario.attention.heads = scenario.attention.kv_heads = 1;
       scenario.attention.head_dim_qk = scenario.attention.head_dim_v = 1;
@@ -177,7 +177,7 @@ TEST(MergeRules, RoundWhatTravelsAndNotWhatStaysAtHome) {
                         0.25f * static_cast<float>(inputs.d_out.values[2 * rank + 1]);
         for (size_t key = 0; key < 4; ++key) {
           const float own = share[key / 2], other = share[1 - key / 2];
-          const float arrived = wire == DkvWire::dtype ? to_bf16(other) : other;
+          const float arrived = wire == WireFormat::dtype ? to_bf16(other) : other;
           ASSERT_EQ(answer.dv.values[key], static_cast<double>(to_bf16(own + arrived)))
               << to_name(comm) << ", key " << key << ", trial " << trial;
           home_shows += to_bf16(own + arrived) != to_bf16(to_bf16(own) + arrived) ? 1 : 0;

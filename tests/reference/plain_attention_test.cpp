@@ -70,7 +70,7 @@ TEST(PlainAttention, IsWorseWhenPartialsAreMergedInTheDtype) {
   for (const QkvFormat format : {QkvFormat::thd, QkvFormat::bshd}) {
     Scenario scenario = make_plain_scenario(Dtype::bf16);
     scenario.batch.qkv_format = format;
-    scenario.numerics.dkv_wire = DkvWire::fp32;
+    scenario.numerics.dkv_wire = WireFormat::fp32;
     const PlainError wide = measure(scenario, 8);
     scenario.numerics.accumulate = Accumulate::dtype;
     const PlainError narrow = measure(scenario, 8);
@@ -83,9 +83,9 @@ TEST(PlainAttention, IsWorseWhenPartialsAreMergedInTheDtype) {
 
 TEST(PlainAttention, RoundsKeyGradientsAtEveryHopOfANarrowWire) {
   Scenario scenario = make_plain_scenario(Dtype::bf16);
-  scenario.numerics.dkv_wire = DkvWire::fp32;
+  scenario.numerics.dkv_wire = WireFormat::fp32;
   const PlainError wide = measure(scenario, 8);
-  scenario.numerics.dkv_wire = DkvWire::dtype;
+  scenario.numerics.dkv_wire = WireFormat::dtype;
   const PlainError narrow = measure(scenario, 8);
   EXPECT_GT(narrow.dk, 1.1 * wide.dk);
   EXPECT_GT(narrow.dv, 1.1 * wide.dv);
@@ -111,7 +111,7 @@ TEST(PlainAttention, SendsNothingInOneHop) {
   // RoPE rotates dk after the ring: a rounding before it would be visible.
   scenario.attention.rope_theta = 10'000.0;
   const PlainError narrow = measure(scenario, 1);
-  scenario.numerics.dkv_wire = DkvWire::fp32;
+  scenario.numerics.dkv_wire = WireFormat::fp32;
   const PlainError wide = measure(scenario, 1);
   EXPECT_EQ(narrow.dk, wide.dk);
   EXPECT_EQ(narrow.dv, wide.dv);

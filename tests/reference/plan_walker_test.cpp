@@ -155,9 +155,9 @@ TEST(PlanWalker, RoundsGradientsOfKeysOnTheWireOnlyWhenAsked) {
   scenario.numerics.dtype = Dtype::bf16;
   for (const CommType comm : {CommType::p2p, CommType::all_gather, CommType::group_cast}) {
     scenario.parallel.comm_type = comm;
-    scenario.numerics.dkv_wire = DkvWire::fp32;
+    scenario.numerics.dkv_wire = WireFormat::fp32;
     const GradedRun wide = run_possible(scenario);
-    scenario.numerics.dkv_wire = DkvWire::dtype;
+    scenario.numerics.dkv_wire = WireFormat::dtype;
     const GradedRun narrow = run_possible(scenario);
     EXPECT_TRUE(wide.grade.passed) << describe(wide);
     EXPECT_TRUE(narrow.grade.passed) << describe(narrow);

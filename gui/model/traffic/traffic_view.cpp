@@ -138,7 +138,7 @@ std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string
   std::string note =
       "A link is everything that one rank sends to one other, whatever wires it takes. Copies that "
       "stay on a rank are not counted.";
-  if (has_dkv && index.plan().scenario.numerics.dkv_wire == DkvWire::fp32)
+  if (has_dkv && index.plan().scenario.numerics.dkv_wire == WireFormat::fp32)
     note += " dkv travels in fp32, 4 bytes a value.";
   lines.push_back(text_line(std::move(note), false, true));
   return lines;

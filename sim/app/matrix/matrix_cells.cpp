@@ -120,7 +120,7 @@ constexpr FeatureRecipe kFeatures[] = {
     {"bf16, dKV wire fp32",
      [](Scenario& s) {
        set_dtype(s, Dtype::bf16);
-       s.numerics.dkv_wire = DkvWire::fp32;
+       s.numerics.dkv_wire = WireFormat::fp32;
      }},
     {"bf16, accumulate bf16",
      [](Scenario& s) {
@@ -132,7 +132,7 @@ constexpr FeatureRecipe kFeatures[] = {
     {"bf16, partial wire fp32",
      [](Scenario& s) {
        set_dtype(s, Dtype::bf16);
-       s.parallel.partial_wire = DkvWire::fp32;
+       s.parallel.partial_wire = WireFormat::fp32;
      }},
     {"forward only", [](Scenario& s) { s.numerics.backward = false; }},
     {"3 heads on 4 ranks",

@@ -150,7 +150,7 @@ struct MovingQuery {
 
   explicit MovingQuery(const Sizes& sizes) {
     const Numerics& numerics = sizes.plan.scenario.numerics;
-    const bool is_wide = sizes.plan.scenario.parallel.partial_wire == DkvWire::fp32;
+    const bool is_wide = sizes.plan.scenario.parallel.partial_wire == WireFormat::fp32;
     const int64_t statistic = numerics.dtype == Dtype::fp64 ? 8 : 4;
     to_compute = sizes.qk * sizes.element;
     back = sizes.v * (is_wide && numerics.dtype != Dtype::fp64 ? 4 : sizes.element) + statistic;
@@ -293,21 +293,15 @@ std::optional<std::string> check_item_bytes(const Plan& plan) {
     for (const TransferItem& item : pass->transfers) {
       const bool may_be_fp32 =
           item.payload == Payload::partial
-              ? plan.scenario.parallel.partial_wire == DkvWire::fp32
+              ? plan.scenario.parallel.partial_wire == WireFormat::fp32
               : (item.payload == Payload::dkv || item.payload == Payload::dq) &&
-                    numerics.dkv_wire == DkvWire::fp32;
+                    numerics.dkv_wire == WireFormat::fp32;
       if (item.wire_fp32 && !may_be_fp32) {
         return fmt::format("step {}: {} from rank {} to rank {} travels in fp32",
                            to_index(item.step), to_name(item.payload), to_index(item.src),
                            to_index(item.dst));
       }
-      const int64_t row_elements =
-          item.heads.size() * lanes_of(plan.buffer(item.from).kind, plan.scenario.attention);
-      const int64_t bytes =
-          item.src == item.dst
-              ? 0
-              : plan.rows_of(item) * row_elements * element_bytes(wire_dtype(item, numerics)) +
-                    small_bytes(item, plan.rows_of(item), numerics);
+      const int64_t bytes = wire_bytes(plan, item);
       if (item.bytes != bytes) {
         return fmt::format("step {}: {} from rank {} to rank {} is {} bytes, {} are noted",
                            to_index(item.step), to_name(item.payload), to_index(item.src),

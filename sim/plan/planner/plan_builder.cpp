@@ -91,14 +91,8 @@ void PlanBuilder::add_transfer(TransferItem item) {
   // A rank without rows sends nothing, except in a ring, where the target slot must be given its
   // new tokens, even if there are none.
   if (rows == 0 && item.tokens == kNoTokens) return;
-  if (item.src == item.dst) {
-    item.link = LinkClass::self;
-  } else {
-    const int64_t row_elements =
-        item.heads.size() * lanes_of(plan_.buffer(item.from).kind, attention());
-    item.bytes = rows * row_elements * element_bytes(wire_dtype(item, scenario().numerics)) +
-                 small_bytes(item, rows, scenario().numerics);
-  }
+  if (item.src == item.dst) item.link = LinkClass::self;
+  item.bytes = wire_bytes(plan_, item);
   open_pass_->transfers.push_back(item);
 }
 

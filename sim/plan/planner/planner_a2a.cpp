@@ -142,7 +142,7 @@ std::vector<std::pair<HeadRange, bool>> split_by_replication(const HeadExchange&
 }
 
 void add_dkv_transfers_out(PlanBuilder& builder, const HeadExchange& exchange) {
-  const bool wire_fp32 = builder.scenario().numerics.dkv_wire == DkvWire::fp32;
+  const bool wire_fp32 = builder.scenario().numerics.dkv_wire == WireFormat::fp32;
   for (const GroupOrder& group : exchange.groups) {
     std::vector<std::vector<std::pair<HeadRange, bool>>> parts;
     for (const RankId src : group.ranks)

@@ -104,7 +104,7 @@ void add_reduce_scatter(PlanBuilder& builder, const Gather& gather) {
       item.payload = Payload::dkv;
       item.link = LinkClass::direct;
       item.landing = Landing::add;
-      item.wire_fp32 = builder.scenario().numerics.dkv_wire == DkvWire::fp32;
+      item.wire_fp32 = builder.scenario().numerics.dkv_wire == WireFormat::fp32;
       builder.add_transfer(item);
     }
   }

@@ -246,7 +246,7 @@ void add_row_transfer(PlanBuilder& builder, const Exchange& exchange, Payload pa
   item.link = LinkClass::direct;
   if (payload == Payload::dkv) {
     item.landing = Landing::add;
-    item.wire_fp32 = builder.scenario().numerics.dkv_wire == DkvWire::fp32;
+    item.wire_fp32 = builder.scenario().numerics.dkv_wire == WireFormat::fp32;
   }
   builder.add_transfer(item);
 }

@@ -213,7 +213,7 @@ void add_dkv_hops(BackwardRing& ring, int32_t step) {
     TransferItem hop = kv_hop(seats[s], seats[to], ring.dkv_at(s, step), target,
                               kv_list(ring.geometry, s, ring.source_of(s, step)));
     hop.payload = Payload::dkv;
-    hop.wire_fp32 = ring.builder.scenario().numerics.dkv_wire == DkvWire::fp32;
+    hop.wire_fp32 = ring.builder.scenario().numerics.dkv_wire == WireFormat::fp32;
     ring.builder.add_transfer(hop);
   }
   ring.builder.close_stage();

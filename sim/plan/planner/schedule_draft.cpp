@@ -391,7 +391,7 @@ class PassCompiler {
         const BufferId target = need(of.owner, BufferKind::out, BufferRole::received, of.tokens);
         add_transfer(way, Payload::partial, sum, target);
         pass_.transfers.back().wire_fp32 =
-            builder_.scenario().parallel.partial_wire == DkvWire::fp32;
+            builder_.scenario().parallel.partial_wire == WireFormat::fp32;
         arrived_.push_back({place.block, target});
         continue;
       }
@@ -399,7 +399,7 @@ class PassCompiler {
       add_transfer(way, is_kv ? Payload::dkv : Payload::dq, sum, home_sum(of.owner, of.side).first);
       TransferItem& item = pass_.transfers.back();
       item.landing = Landing::add;
-      item.wire_fp32 = numerics.dkv_wire == DkvWire::fp32;
+      item.wire_fp32 = numerics.dkv_wire == WireFormat::fp32;
       if (of.rows != kAllRows) {
         // A buffer that others share may be longer than these rows.
         item.tokens = kNoTokens;

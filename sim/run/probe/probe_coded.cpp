@@ -253,7 +253,7 @@ Scenario coded_probe_scenario(const Scenario& scenario) {
   probe.attention.rope_theta = 0;
   probe.attention.softcap = 0;
   probe.numerics.accumulate = Accumulate::fp32;
-  probe.numerics.dkv_wire = DkvWire::fp32;
+  probe.numerics.dkv_wire = WireFormat::fp32;
   return probe;
 }
 

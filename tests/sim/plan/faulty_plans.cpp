@@ -19,7 +19,7 @@ Scenario with_heads(Scenario scenario, int32_t heads, int32_t kv_heads) {
 std::vector<Scenario> ring_scenarios() {
   std::vector<Scenario> scenarios;
   Scenario ring = with_heads(make_case({24, 9, 40}, 4), 2, 1);
-  ring.numerics.dkv_wire = DkvWire::fp32;
+  ring.numerics.dkv_wire = WireFormat::fp32;
   scenarios.push_back(ring);
   ring = with_heads(make_case({30, 21}, 3, LayoutKind::contiguous), 2, 2);
   ring.attention.window_left = 13;
@@ -36,7 +36,7 @@ std::vector<Scenario> exchange_scenarios() {
   std::vector<Scenario> scenarios;
   Scenario exchange = with_heads(make_case({24, 9, 40}, 4, LayoutKind::dual_chunk, CommType::a2a),
                                  4, 2);  // KV heads shared
-  exchange.numerics.dkv_wire = DkvWire::fp32;
+  exchange.numerics.dkv_wire = WireFormat::fp32;
   scenarios.push_back(exchange);
   scenarios.push_back(with_heads(make_case({22, 17}, 2, LayoutKind::striped, CommType::a2a), 2, 2));
   scenarios.push_back(
@@ -44,7 +44,7 @@ std::vector<Scenario> exchange_scenarios() {
   Scenario both = with_heads(make_case({24, 35}, 4, LayoutKind::lpt, CommType::a2a_p2p), 4, 1);
   both.parallel.dispatch_chunk = 4;
   both.numerics.dkv_hops = DkvHops::ring;
-  both.numerics.dkv_wire = DkvWire::fp32;
+  both.numerics.dkv_wire = WireFormat::fp32;
   scenarios.push_back(both);
   return scenarios;
 }
@@ -53,7 +53,7 @@ std::vector<Scenario> fetch_scenarios() {
   std::vector<Scenario> scenarios;
   Scenario fetch =
       with_heads(make_case({24, 9, 40}, 3, LayoutKind::dual_chunk, CommType::all_gather), 4, 2);
-  fetch.numerics.dkv_wire = DkvWire::fp32;
+  fetch.numerics.dkv_wire = WireFormat::fp32;
   scenarios.push_back(fetch);
   fetch = with_heads(make_case({31, 8}, 3, LayoutKind::striped, CommType::all_gather), 2, 1);
   fetch.parallel.backward_kv = BackwardKv::saved;

@@ -79,7 +79,7 @@ TEST(GoldenBytes, OfTheBackwardRingWithItsSumsInFp32) {
   for (const ByteRow& row : kByteRows) {
     Scenario scenario = scenario_of(row, CommType::p2p);
     scenario.numerics.dkv_hops = DkvHops::ring;
-    scenario.numerics.dkv_wire = DkvWire::fp32;
+    scenario.numerics.dkv_wire = WireFormat::fp32;
     expect_each_sends(summarise(plan_of(scenario)).backward_bytes, row.ring_backward_fp32, row.name,
                       scenario);
   }

@@ -120,8 +120,8 @@ TEST(MovingQueries, GatheredQueriesMeetTheKeysOfEveryRankInOneStep) {
 
 TEST(MovingQueries, AWiderWireCostsTwiceTheBytesOfTheResults) {
   Scenario scenario = make_moving_case(131072, 8, CommType::pass_q, 32, 8);
-  scenario.parallel.partial_wire = DkvWire::fp32;
-  scenario.numerics.dkv_wire = DkvWire::fp32;
+  scenario.parallel.partial_wire = WireFormat::fp32;
+  scenario.numerics.dkv_wire = WireFormat::fp32;
   const Plan plan = plan_of(scenario);
   expect_proved(plan);
   const PlanSummary summary = summarise(plan);

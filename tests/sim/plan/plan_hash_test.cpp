@@ -28,7 +28,7 @@ TEST(PlanHash, DiffersWhenTheScenarioDoes) {
          s.batch.lengths = s.batch.kv_lengths = {24, 9, 39};
        }},
       {"heads", [](Scenario& s) { s.attention.heads = 2; }},
-      {"dkv_wire", [](Scenario& s) { s.numerics.dkv_wire = DkvWire::fp32; }},
+      {"dkv_wire", [](Scenario& s) { s.numerics.dkv_wire = WireFormat::fp32; }},
       {"dkv_hops", [](Scenario& s) { s.numerics.dkv_hops = DkvHops::ring; }},
       {"backward", [](Scenario& s) { s.numerics.backward = false; }},
       {"seed", [](Scenario& s) { s.numerics.seed = 2; }}};

@@ -177,7 +177,7 @@ TEST(Inputs, DependOnlyOnSeedAndDtypeOfTheNumerics) {
   Numerics numerics = exact_numerics(4);
   const double before = input_value(numerics, InputTensor::q, valid_token(0, 3), 1, 2);
   numerics.backward = false;
-  numerics.dkv_wire = DkvWire::fp32;
+  numerics.dkv_wire = WireFormat::fp32;
   numerics.dkv_hops = DkvHops::ring;
   numerics.accumulate = Accumulate::dtype;
   EXPECT_EQ(before, input_value(numerics, InputTensor::q, valid_token(0, 3), 1, 2));

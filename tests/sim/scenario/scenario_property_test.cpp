@@ -178,7 +178,7 @@ Parallel pick_parallel() {
   parallel.indices_file = pick_bool() ? "" : pick_text();
   parallel.dispatch = pick(kDispatches);
   parallel.backward_kv = pick(kBackwardKvs);
-  parallel.partial_wire = pick(kDkvWires);
+  parallel.partial_wire = pick(kWireFormats);
   parallel.mesh_q = parallel.a2a_size;
   return parallel;
 }
@@ -194,7 +194,7 @@ Scenario pick_scenario() {
   numerics.dtype = pick(kDtypes);
   numerics.backward = pick_bool();
   numerics.seed = *rc::gen::arbitrary<uint64_t>() >> 1;  // TOML integers end at 2^63-1
-  numerics.dkv_wire = pick(kDkvWires);
+  numerics.dkv_wire = pick(kWireFormats);
   numerics.dkv_hops = pick(kDkvHops);
   numerics.accumulate = pick(kAccumulates);
   return scenario;

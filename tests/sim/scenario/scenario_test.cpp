@@ -33,7 +33,7 @@ TEST(ScenarioNames, AreThoseOfTheContract) {
   EXPECT_EQ(list_names(kDispatches), (Names{"tokens", "queries"}));
   EXPECT_EQ(list_names(kBackwardKvs), (Names{"refetch", "saved"}));
   EXPECT_EQ(list_names(kDtypes), (Names{"bf16", "fp16", "fp32", "fp64"}));
-  EXPECT_EQ(list_names(kDkvWires), (Names{"dtype", "fp32"}));
+  EXPECT_EQ(list_names(kWireFormats), (Names{"dtype", "fp32"}));
   EXPECT_EQ(list_names(kDkvHops), (Names{"home", "ring"}));
   EXPECT_EQ(list_names(kAccumulates), (Names{"fp32", "dtype"}));
 }
@@ -62,7 +62,7 @@ TEST(ScenarioBytes, FollowTheDtypeAndTheWire) {
   EXPECT_EQ(element_bytes(Dtype::fp64), 8);
   Numerics numerics;
   EXPECT_EQ(dkv_wire_dtype(numerics), Dtype::bf16);
-  numerics.dkv_wire = DkvWire::fp32;
+  numerics.dkv_wire = WireFormat::fp32;
   EXPECT_EQ(dkv_wire_dtype(numerics), Dtype::fp32);
   numerics.dtype = Dtype::fp64;
   EXPECT_EQ(dkv_wire_dtype(numerics), Dtype::fp64);
