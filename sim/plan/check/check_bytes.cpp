@@ -287,10 +287,12 @@ std::string first_byte_difference(const ByRank& expected, const ByRank& seen,
 /// Checks that the bytes of every transfer equal its rows x heads x head_dim x element size on the
 /// wire. Rows and dtype are what the item itself states, so they are read as the planner reads
 /// them. The closed forms count rows and bytes without them.
-std::optional<std::string> check_item_bytes(const Plan& plan) {
+std::optional<std::string> check_item_bytes(const Plan& plan, std::optional<ItemId>& wrong) {
   const Numerics& numerics = plan.scenario.numerics;
-  for (const Pass* pass : {&plan.forward, &plan.backward}) {
-    for (const TransferItem& item : pass->transfers) {
+  for (const Direction direction : kDirections) {
+    const std::vector<TransferItem>& transfers = plan.pass(direction).transfers;
+    for (const TransferItem& item : transfers) {
+      wrong = ItemId{direction, StageKind::transfer, &item - transfers.data()};
       const bool is_partial = item.payload == Payload::partial;
       const bool may_be_fp32 =
           is_partial ? plan.scenario.parallel.partial_wire == WireFormat::fp32
@@ -344,10 +346,9 @@ std::optional<std::string> check_queries_see(const Plan& plan) {
 /// [rank] Lists of the queries that it computes.
 IdVector<RankId, std::vector<RunListId>> computed_queries(const Plan& plan) {
   IdVector<RankId, std::vector<RunListId>> lists(plan.home.size());
+  std::set<std::pair<RankId, RunListId>> known;
   for (const ComputeItem& item : plan.forward.computes) {
-    std::vector<RunListId>& known = lists[item.rank];
-    if (std::find(known.begin(), known.end(), item.q_tokens) == known.end())
-      known.push_back(item.q_tokens);
+    if (known.insert({item.rank, item.q_tokens}).second) lists[item.rank].push_back(item.q_tokens);
   }
   return lists;
 }
@@ -387,7 +388,8 @@ CheckResult check_cast_bytes(const Plan& plan) {
 }  // namespace
 
 CheckResult check_bytes(const Plan& plan) {
-  if (auto text = check_item_bytes(plan)) return broken("bytes", *text);
+  std::optional<ItemId> wrong;
+  if (auto text = check_item_bytes(plan, wrong)) return broken("bytes", *text, wrong);
   const Sizes sizes(plan);
   Expected expected;
   switch (plan.scenario.parallel.comm_type) {

@@ -86,9 +86,7 @@ class ShareWalk {
     const Direction direction = kind_ == BufferKind::out ? Direction::forward : Direction::backward;
     for_each_item(plan_, direction, [&](const ItemId& id, const auto& item) { follow(id, item); });
     for (const HomeBuffers& home : plan_.home)
-      arrive(kind_ == BufferKind::dkv  ? home.dkv
-             : kind_ == BufferKind::dq ? home.dq
-                                       : home.out);
+      arrive(kind_ == BufferKind::dkv ? home.dkv : kind_ == BufferKind::dq ? home.dq : home.out);
     return ledger_.first_difference();
   }
 
