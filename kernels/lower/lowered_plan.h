@@ -177,6 +177,13 @@ LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering);
 std::vector<ItemEvent> planned_events(const LoweredPlan& lowered,
                                       const std::vector<ItemEvent>& events);
 
+/// True if other ranks' results are merged in the plan. Such a plan keeps its computes as they are:
+/// they are neither joined nor cut by heads.
+inline bool sends_partials(const Plan& plan) {
+  return std::any_of(plan.forward.transfers.begin(), plan.forward.transfers.end(),
+                     [](const TransferItem& item) { return item.payload == Payload::partial; });
+}
+
 /// Rows of a list, or all of them as one run, which is stored in `all`.
 inline std::span<const TokenRun> runs_of_rows(const Plan& plan, RunListId list,
                                               const TokenRun& all) {
