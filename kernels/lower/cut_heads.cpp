@@ -36,7 +36,7 @@ void add_heads(const TransferItem& whole, TransferNote note, HeadRange heads, in
 
 /// True if only transfers come before the computes, and the kernels can wait for pieces of them.
 bool may_cut_inputs(const Plan& plan, const Pass& pass, const Lowering& lowering) {
-  if (lowering.pieces.most <= 1 || !lowering.waits_for_pieces || sends_partials(plan) ||
+  if (lowering.pieces.most <= 1 || !lowering.waits_for_pieces || moves_queries(plan) ||
       !computes_once(plan, pass))
     return false;
   for (const ComputeItem& item : pass.computes) {
@@ -103,7 +103,7 @@ class ResultCutter {
   /// wait until others leave it a multiprocessor.
   bool may_cut() const {
     const Pass& pass = lowered_.plan.pass(direction_);
-    if (lowering_.pieces.most <= 1 || sends_partials(lowered_.plan) ||
+    if (lowering_.pieces.most <= 1 || moves_queries(lowered_.plan) ||
         !computes_once(lowered_.plan, pass))
       return false;
     bool sends = false;

@@ -189,7 +189,7 @@ TEST(NcclExecutor, GivesTheBitsOfExecutorCudaWhereQueriesMove) {
     types.insert(scenario.parallel.comm_type);
     if (HasFailure()) return;
   }
-  EXPECT_EQ(types.size(), 5u) << "a communication type never ran";
+  EXPECT_GE(types.size(), 5u) << "too few communication types ran";
 }
 
 void expect_the_same_bits_in_pieces(const Scenario& scenario, bool has_parts) {
@@ -495,7 +495,7 @@ TEST(NcclExecutor, GathersAnswersOfSeveralProcesses) {
       run_processes(nccl, kProcesses, [](int32_t process, Executor& executor) {
         std::string report;
         for (uint64_t seed = 7'400'000; seed < 7'400'008; ++seed) {
-          const Scenario scenario = random_device_scenario(seed);
+          const Scenario scenario = random_device_scenario(seed, kLongestSequence, seed % 2 == 0);
           const auto plan = plan_unless_refused(scenario);
           if (!plan || scenario.parallel.cp_size > kProcesses) continue;
           // All processes make the same inputs; only process 0 has an answer to compare.
