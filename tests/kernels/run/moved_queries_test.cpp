@@ -19,7 +19,7 @@ namespace cpscope::tests {
 namespace {
 
 #ifdef CPSCOPE_EMULATED
-const uint64_t kMovedScenarios = sweep(24, 120);
+const uint64_t kMovedScenarios = sweep(16, 120);
 const bool kHasAllCases = is_wide_sweep();
 #else
 constexpr uint64_t kMovedScenarios = 500;
