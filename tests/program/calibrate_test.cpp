@@ -216,6 +216,8 @@ TEST(Calibration, CountsMessagesThatFollowEachOtherAndAreNotPacked) {
   ASSERT_TRUE(done.ok()) << to_text(done.error());
   const Cluster& mine = done.value().cluster;
   EXPECT_FALSE(mine.stacks[0].packs);
+  EXPECT_EQ(mine.stacks[0].transfer_multiprocessors, 0)
+      << "transfers end before the computes begin";
   for (const double bytes : {32768.0, 2097152.0})
     expect_near(mine.inside.one_peer.time_us(bytes), known.inside.one_peer.time_us(bytes), 0.02,
                 fmt::format("one peer, {} bytes", bytes));
