@@ -36,7 +36,8 @@ int report(const Error& error) {
 }
 
 int report(const Error& error, const LoadedScenario& loaded) {
-  return report(locate_keys(error, loaded.text, loaded.path));
+  // A plan document has no lines of keys.
+  return report(loaded.plan ? error : locate_keys(error, loaded.text, loaded.path));
 }
 
 ErrorDocument::ErrorDocument()

@@ -22,7 +22,7 @@ AREAS = {
                "reference/rotary_table.*", "reference/head_group.h", "reference/row_matrix.h"],
     "tiles": ["kernels/tiles/tile_list.*", "kernels/tiles/work_order.*", "reference/tile_attention.*"],
     "other": ["reference/plan_walk*", "reference/home_rows.*", "reference/rotate_row.h", "reference/rank_memory.h",
-              "reference/kernel_walker.*", "sim/plan/plan.*", "sim/plan/plan_summary.*", "sim/plan/te/*", "sim/run/*.cpp", "sim/run/*/*.cpp",
+              "reference/kernel_walker.*", "sim/plan/plan.*", "sim/plan/plan_summary.*", "sim/plan/te/*", "sim/plan/document/*.cpp", "sim/run/*.cpp", "sim/run/*/*.cpp",
               "sim/run/dtype.h", "sim/scenario/*.cpp", "kernels/group/group_message.cpp", "kernels/group/launch_place.cpp",
               "kernels/plugin/plugin_call.cpp", "kernels/group/process_group.cpp", "kernels/device/tensor_map.cpp"],
 }

@@ -58,7 +58,8 @@ TEST(PlanDocumentCommand, IsTakenWhereverAScenarioIs) {
     EXPECT_EQ(run["passed"], true);
     EXPECT_EQ(run["plan_hash"] == own["plan_hash"], !is_custom);
     for (const char* arguments : {"probe ", "verify ", "layout ", "plan --text ", "plan --summary ",
-                                  "plan --json --full ", "timeline --cluster h200x8 ", "bench "}) {
+                                  "plan --json --full ", "timeline --cluster h200x8 ", "bench ",
+          "render --view all --out taken.svg "}) {
       const ProgramRun other = run_cpscope(arguments + file);
       EXPECT_EQ(other.exit_code, 0) << arguments << other.out << other.err;
     }

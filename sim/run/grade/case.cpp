@@ -320,7 +320,8 @@ CaseOutcome run_case(Toolbox& toolbox, const LoadedScenario& loaded, const CaseO
   CaseOutcome outcome = loaded.plan ? run_case(toolbox, *loaded.plan, options)
                                     : run_case(toolbox, loaded.scenario, options);
   // An error during the run is not an error of the file.
-  const bool is_of_file = outcome.error && outcome.error->kind != ErrorKind::failed &&
+  const bool is_of_file = !loaded.plan && outcome.error &&
+                          outcome.error->kind != ErrorKind::failed &&
                           outcome.error->kind != ErrorKind::unavailable;
   if (is_of_file) {
     outcome.error = locate_keys(*outcome.error, loaded.text, loaded.path);
