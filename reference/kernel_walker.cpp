@@ -159,7 +159,8 @@ class KernelWalker : public Executor {
 
   Result<RunOutput> run(const CheckedPlan& checked, const RunInputs& inputs,
                         const RunOptions& options) override {
-    if (sends_partials(checked.plan().scenario.parallel.comm_type))
+    const Scenario& scenario = checked.plan().scenario;
+    if (sends_partials(scenario.parallel.comm_type) || sends_queries_backward(scenario))
       return make_error(
           ErrorKind::unavailable,
           fmt::format(

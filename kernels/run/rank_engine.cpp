@@ -202,6 +202,11 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
   const auto is_partial = [](const TransferItem& item) { return item.payload == Payload::partial; };
   if (std::any_of(plan.forward.transfers.begin(), plan.forward.transfers.end(), is_partial))
     return "partial results that another rank merges are not in the GPU executors yet";
+  const auto is_statistics = [](const TransferItem& item) {
+    return item.payload == Payload::stats;
+  };
+  if (std::any_of(plan.backward.transfers.begin(), plan.backward.transfers.end(), is_statistics))
+    return "queries that travel in the backward are not in the GPU executors yet";
   return std::nullopt;
 }
 

@@ -179,7 +179,8 @@ Parallel pick_parallel() {
   parallel.dispatch = pick(kDispatches);
   parallel.backward_kv = pick(kBackwardKvs);
   parallel.partial_wire = pick(kWireFormats);
-  parallel.mesh_q = parallel.a2a_size;
+  parallel.mesh_q = parallel.ring_window = parallel.a2a_size;
+  parallel.ring_backward = pick(kRingBackwards);
   return parallel;
 }
 
