@@ -102,6 +102,8 @@ std::string_view to_name(CommType value) {
       return "double_ring";
     case CommType::a2a_double_ring:
       return "a2a+double_ring";
+    case CommType::custom:
+      return "custom";
   }
   return "unknown";
 }
@@ -185,6 +187,7 @@ bool sends_partials(CommType type) {
     case CommType::helper_ring:
     case CommType::mesh:
     case CommType::gather_q:
+    case CommType::custom:
       return true;
     default:
       return false;

@@ -27,13 +27,14 @@ enum class CommType {
   all_gather,
   a2a_p2p,
   group_cast,
-  pass_q,          // queries travel in a ring, partial results return at the end
-  token_ring,      // the same; each partial result returns during the next step
-  helper_ring,     // DistFlashAttention: ranks without visible keys help others
-  mesh,            // tiles of mesh_q query chunks by cp_size / mesh_q key chunks
-  gather_q,        // queries are gathered, keys stay
-  double_ring,     // LoongTrain: rings inside windows of ring_window ranks, and a ring of windows
-  a2a_double_ring  // the same over groups of a2a_size ranks, which exchange heads
+  pass_q,           // queries travel in a ring, partial results return at the end
+  token_ring,       // the same; each partial result returns during the next step
+  helper_ring,      // DistFlashAttention: ranks without visible keys help others
+  mesh,             // tiles of mesh_q query chunks by cp_size / mesh_q key chunks
+  gather_q,         // queries are gathered, keys stay
+  double_ring,      // LoongTrain: rings inside windows of ring_window ranks, and a ring of windows
+  a2a_double_ring,  // the same over groups of a2a_size ranks, which exchange heads
+  custom            // a schedule that no planner makes; only in a plan document
 };
 enum class LayoutKind {
   contiguous,
@@ -233,7 +234,8 @@ std::string describe_mask(const Attention& attention);
 
 /// Bytes of one element of dtype.
 int64_t element_bytes(Dtype dtype);
-/// True where a rank merges partial results that other ranks computed for its queries.
+/// True where a rank merges partial results that other ranks computed for its queries; a custom
+/// schedule may.
 bool sends_partials(CommType type);
 /// True where groups of a2a_size ranks exchange heads, and rings join the groups.
 bool has_head_groups(CommType type);
