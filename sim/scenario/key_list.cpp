@@ -129,7 +129,9 @@ constexpr KeyNote kKeyNotes[] = {
     {"numerics", "dkv_hops", "\"home\"",
      "p2p: the backward ring ends on the rank's own keys (home, TransformerEngine), or a last hop "
      "brings dk and dv home (ring, ring-flash-attention)"},
-    {"numerics", "accumulate", "\"fp32\"", "what partial results are merged in"},
+    {"numerics", "accumulate", "\"fp32\"",
+     "what partial results are merged in; dtype, if 16 bits: in two phases, which keep the results "
+     "of all steps (TransformerEngine before 2.20)"},
 };
 
 /// Scenarios in which the parser reads every key: all masks, all generators.

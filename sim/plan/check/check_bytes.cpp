@@ -346,7 +346,8 @@ std::string first_byte_difference(const ByRank& expected, const ByRank& seen,
 /// them. The closed forms count rows and bytes without them.
 std::optional<std::string> check_item_bytes(const Plan& plan) {
   const Numerics& numerics = plan.scenario.numerics;
-  const bool windows = has_windows(plan.scenario.parallel.comm_type);
+  const CommType type = plan.scenario.parallel.comm_type;
+  const bool may_widen_rings = has_windows(type) || type == CommType::custom;
   for (const Pass* pass : {&plan.forward, &plan.backward}) {
     for (const TransferItem& item : pass->transfers) {
       const bool is_partial = item.payload == Payload::partial;
@@ -354,7 +355,7 @@ std::optional<std::string> check_item_bytes(const Plan& plan) {
           is_partial ? plan.scenario.parallel.partial_wire == WireFormat::fp32
                      : (item.payload == Payload::dkv || item.payload == Payload::dq) &&
                            (numerics.dkv_wire == WireFormat::fp32 ||
-                            (windows && item.link == LinkClass::ring));
+                            (may_widen_rings && item.link == LinkClass::ring));
       // A gradient whose sum is whole may travel in the dtype all the same.
       if (item.wire_fp32 ? !may_be_fp32 : is_partial && may_be_fp32) {
         return fmt::format("step {}: {} from rank {} to rank {} travels in {}", to_index(item.step),
