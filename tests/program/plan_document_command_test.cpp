@@ -32,7 +32,7 @@ std::string call_custom(const std::string& path) {
 
 TEST(PlanDocumentCommand, ProvesWhatPlanPrints) {
   for (const char* comm : {"p2p", "a2a", "all_gather", "a2a+p2p", "group_cast", "pass_q",
-                           "token_ring", "helper_ring", "mesh", "gather_q"}) {
+                           "token_ring", "helper_ring", "mesh", "gather_q", "double_ring"}) {
     const std::string file =
         write_plan("typed", "cp_size = 4\ncp_comm_type = \"" + std::string(comm) + "\"");
     const ProgramRun text = run_cpscope("check " + file);
@@ -57,9 +57,9 @@ TEST(PlanDocumentCommand, IsTakenWhereverAScenarioIs) {
     const json run = json::parse(ran.out);
     EXPECT_EQ(run["passed"], true);
     EXPECT_EQ(run["plan_hash"] == own["plan_hash"], !is_custom);
-    for (const char* arguments : {"probe ", "verify ", "layout ", "plan --text ", "plan --summary ",
-                                  "plan --json --full ", "timeline --cluster h200x8 ", "bench ",
-          "render --view all --out taken.svg "}) {
+    for (const char* arguments :
+         {"probe ", "verify ", "layout ", "plan --text ", "plan --summary ", "plan --json --full ",
+          "timeline --cluster h200x8 ", "bench ", "render --view all --out taken.svg "}) {
       const ProgramRun other = run_cpscope(arguments + file);
       EXPECT_EQ(other.exit_code, 0) << arguments << other.out << other.err;
     }

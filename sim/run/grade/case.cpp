@@ -178,7 +178,8 @@ Result<CheckedPlan> vary_plan(const Plan& plan, const Scenario& scenario) {
     for (TransferItem& item : pass->transfers) {
       if (item.payload == Payload::partial)
         item.wire_fp32 = scenario.parallel.partial_wire == WireFormat::fp32;
-      if (item.payload == Payload::dkv || item.payload == Payload::dq) item.wire_fp32 = is_wide;
+      const bool is_gradient = item.payload == Payload::dkv || item.payload == Payload::dq;
+      if (is_gradient && is_wide) item.wire_fp32 = true;
       item.bytes = wire_bytes(variant, item);
     }
   }

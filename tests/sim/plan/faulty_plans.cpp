@@ -83,6 +83,11 @@ std::vector<Scenario> moving_scenarios() {
   helped.parallel.partial_wire = WireFormat::fp32;
   helped.numerics.dkv_wire = WireFormat::fp32;
   scenarios.push_back(helped);
+  for (const CommType comm : {CommType::double_ring, CommType::p2p}) {
+    Scenario ring = with_heads(make_case({24, 9}, 4, LayoutKind::dual_chunk, comm), 2, 1);
+    if (comm == CommType::p2p) ring.parallel.ring_backward = RingBackward::q;
+    scenarios.push_back(ring);
+  }
   return scenarios;
 }
 
