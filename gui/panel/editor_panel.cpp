@@ -182,6 +182,11 @@ void edit_parallel(Ui& ui, Editor& editor) {
   if (parallel.comm_type == CommType::mesh)
     editor.number("query chunks", "parallel.mesh_q", parallel.mesh_q, 1,
                   "Query chunks of a tile; it has ranks / query chunks key chunks");
+  if (has_head_stages(parallel.comm_type))
+    editor.number("heads a stage", "parallel.heads_per_stage", parallel.heads_per_stage, 1,
+                  parallel.comm_type == CommType::a2a
+                      ? "Query heads that a rank exchanges and computes at a time, 0: all"
+                      : "KV heads that are gathered at a time, 0: all");
   if (sends_partials(parallel.comm_type))
     editor.choice("partial wire", "parallel.partial_wire", parallel.partial_wire, kWireFormats,
                   "The format in which partial results are sent to the owners of the queries");

@@ -33,7 +33,8 @@ enum class BufferRole : uint8_t {
   rank_order,      // rows of several ranks, one rank after another
   sequence_order,  // the same rows by ascending token id
   received,        // rows of another rank, or its partial results for this rank's rows
-  moved,           // query-side rows that this rank computes for others
+  moved,           // query-side rows that this rank computes for others, or heads of its own rows
+                   // that it computes in a stage
   partial          // one compute item's result before it is merged
 };
 

@@ -114,6 +114,9 @@ constexpr KeyNote kKeyNotes[] = {
     {"parallel", "partial_wire", "\"dtype\"",
      "where queries move: what the out of a partial result is sent in"},
     {"parallel", "mesh_q", "2", "mesh: query chunks of a rank's tile; divides cp_size"},
+    {"parallel", "heads_per_stage", "0",
+     "a2a: query heads of a rank that are exchanged and computed at a time (UPipe); all_gather: KV "
+     "heads that are gathered at a time; 0: all"},
     {"numerics", "dtype", "\"bf16\"", "of inputs and answers"},
     {"numerics", "backward", "true", "computes gradients too"},
     {"numerics", "seed", "1", "of the inputs"},

@@ -115,11 +115,10 @@ void roll_parallel(Dice& dice, const RandomSpace& space, Parallel& parallel,
   parallel.backward_kv = dice.pick({BackwardKv::refetch, BackwardKv::saved});
   // Most draws should be possible: adapt the rank count to the number of heads.
   if (parallel.comm_type == CommType::a2a) {
-    while (attention.heads % parallel.cp_size != 0) --parallel.cp_size;
+    parallel.cp_size = std::min(parallel.cp_size, attention.heads);
   }
   if (parallel.comm_type == CommType::a2a_p2p) {
-    parallel.a2a_size = dice.pick({1, 2, 3});
-    while (attention.heads % parallel.a2a_size != 0) --parallel.a2a_size;
+    parallel.a2a_size = std::min(dice.pick({1, 2, 3}), attention.heads);
     parallel.cp_size = parallel.a2a_size * dice.pick({1, 2, 3});
   }
 }
@@ -217,6 +216,13 @@ void roll_rotation_and_slots(uint64_t seed, Scenario& scenario) {
   batch.kv_slots = find_default_slots(batch, batch.kv_lengths);
 }
 
+/// Draws of its own, for the same reason.
+void roll_stages(uint64_t seed, Parallel& parallel) {
+  Dice dice(seed ^ 0x57a6e5);
+  if (has_head_stages(parallel.comm_type) && dice.chance(40))
+    parallel.heads_per_stage = static_cast<int32_t>(dice.between(1, 3));
+}
+
 void roll_moving_queries(uint64_t seed, Parallel& parallel) {
   Dice dice(seed ^ 0x9a55e5);
   parallel.comm_type = dice.pick({CommType::pass_q, CommType::token_ring, CommType::helper_ring,
@@ -262,6 +268,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   if (dice.chance(12)) roll_imported_order(dice, scenario.batch, scenario.parallel);
   if (space.is_wide && scenario.parallel.layout == LayoutKind::lpt && dice.chance(40))
     scenario.parallel.layout = LayoutKind::lpt_local;
+  roll_stages(seed, scenario.parallel);
   if (space.moves_queries) roll_moving_queries(seed, scenario.parallel);
   return scenario;
 }

@@ -185,6 +185,10 @@ bool sends_partials(CommType type) {
   }
 }
 
+bool has_head_stages(CommType type) {
+  return type == CommType::a2a || type == CommType::all_gather;
+}
+
 int64_t element_bytes(Dtype dtype) {
   switch (dtype) {
     case Dtype::bf16:

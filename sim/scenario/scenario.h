@@ -171,6 +171,8 @@ struct Parallel {
   BackwardKv backward_kv = BackwardKv::refetch;
   WireFormat partial_wire = WireFormat::dtype;  // o of a partial result that another rank merges
   int32_t mesh_q = 2;                           // mesh: query chunks of a tile
+  int32_t heads_per_stage = 0;  // a2a: query heads of a rank in a stage; all_gather: KV heads of a
+                                // stage; 0 = all at once
 
   friend bool operator==(const Parallel&, const Parallel&) = default;
 };
@@ -228,6 +230,8 @@ std::string describe_mask(const Attention& attention);
 int64_t element_bytes(Dtype dtype);
 /// True where a rank merges partial results that other ranks computed for its queries.
 bool sends_partials(CommType type);
+/// True where heads may be exchanged or gathered in stages (heads_per_stage).
+bool has_head_stages(CommType type);
 
 /// The dtype of dK/dV partials on the wire, by numerics.dkv_wire; with dtype fp64 always fp64.
 Dtype dkv_wire_dtype(const Numerics& numerics);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -24,7 +25,8 @@ std::string explain_transfer(const Plan& plan, const TransferItem& item, Directi
       if (sends_partials(plan.scenario.parallel.comm_type))
         return "Queries are sent to the ranks whose keys they have to meet.";
       return item.link == LinkClass::direct
-                 ? "Queries that see a key are sent to the ranks that the dispatch assigns their work to."
+                 ? "Queries that see a key are sent to the ranks that the dispatch assigns their "
+                   "work to."
                  : "All-to-all splits the heads over the ranks: each rank gets all tokens of its "
                    "heads.";
     case Payload::kv:
@@ -67,8 +69,9 @@ struct Bundle {
 /// What one rank sends, or receives, of one payload in one stage.
 struct Flow {
   std::vector<const TransferItem*> items;
-  std::vector<int32_t> peers;  // ascending
-  HeadRange heads;             // heads of all items together
+  std::vector<int32_t> peers;   // ascending
+  HeadRange heads;              // from the first to the last head of all items
+  std::set<int32_t> each_head;  // stages send some of these
 };
 
 std::string write_formulas(const Plan& plan, const Flow& flow) {
@@ -112,6 +115,8 @@ Flow gather(const PlanIndex& index, const StageRef& stage, Payload payload, int3
     flow.heads = flow.items.empty() ? item.heads
                                     : HeadRange{std::min(flow.heads.begin, item.heads.begin),
                                                 std::max(flow.heads.end, item.heads.end)};
+    for (int32_t head = item.heads.begin; head < item.heads.end; ++head)
+      flow.each_head.insert(head);
     flow.items.push_back(&item);
     flow.peers.push_back(peer);
   }
@@ -152,7 +157,12 @@ void tell_flow(CaptionWriter& writer, int32_t rank, Payload payload, const Flow&
   writer.rank(rank, true).say(is_sent ? " sends " : " receives ").say(name_rows(payload));
   const Side side = side_of(payload);
   const int32_t all = side == Side::kv ? attention.kv_heads : attention.heads;
-  if (flow.heads.size() < all) writer.say(" of " + name_heads(flow.heads, side));
+  const auto count = static_cast<int32_t>(flow.each_head.size());
+  if (count < flow.heads.size()) {
+    writer.say(fmt::format(" of {} of the {}", count, name_heads(flow.heads, side)));
+  } else if (count < all) {
+    writer.say(" of " + name_heads(flow.heads, side));
+  }
   writer.say(is_sent ? " to " : " from ").ranks(flow.peers);
   // With heads split over the ranks, every peer gets different heads.
   const HeadRange first = flow.items.front()->heads;

@@ -54,6 +54,7 @@ class ScenarioKeys(TypedDict, total=False):
     backward_kv: str
     partial_wire: str
     mesh_q: int
+    heads_per_stage: int
     dtype: Any  # "bf16", or a type of torch, numpy or jax
     backward: bool
     seed: int

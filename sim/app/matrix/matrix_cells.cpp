@@ -140,6 +140,17 @@ constexpr FeatureRecipe kFeatures[] = {
        s.attention.heads = 3;
        s.attention.kv_heads = 3;
      }},
+    {"6 heads, 3 KV heads, 4 ranks",
+     [](Scenario& s) {
+       s.attention.heads = 6;
+       s.attention.kv_heads = 3;
+     }},
+    {"heads in stages",
+     [](Scenario& s) {
+       s.attention.heads = 8;
+       s.attention.kv_heads = 2;
+       s.parallel.heads_per_stage = 1;
+     }},
     {"no padding, sizes unfit", [](Scenario& s) { s.batch.pad_between_seqs = false; }},
     {"padding on the left", [](Scenario& s) { s.batch.pad_side = PadSide::left; }},
 };

@@ -37,46 +37,51 @@ struct Sizes {
   int64_t kv_rows(int64_t rank) const { return rows(Side::kv, rank); }
 };
 
-/// Number of KV heads that query heads [begin, end) read, counted head by head. With `only_shared`,
-/// only those that other shares of the group read as well.
-int64_t kv_heads_read(const Sizes& sizes, int64_t begin, int64_t end, int64_t share,
-                      bool only_shared) {
-  const int64_t group = sizes.heads / sizes.kv_heads;
-  int64_t count = 0;
-  for (int64_t head = begin / group; head * group < end; ++head) {
-    const int64_t first_reader = head * group / share,
-                  last_reader = (head * group + group - 1) / share;
-    if (!only_shared || first_reader != last_reader) ++count;
+/// Query heads [begin, end) of one of `group` ranks, which all have as many, give or take one.
+struct HeadShare {
+  int64_t begin, end;
+  int64_t kv_heads = 0;  // that they read
+  int64_t shared = 0;    // of these, the ones that other ranks of the group read as well
+
+  int64_t size() const { return end - begin; }
+};
+
+HeadShare head_share(const Sizes& sizes, int64_t member, int64_t group) {
+  HeadShare share{member * sizes.heads / group, (member + 1) * sizes.heads / group};
+  const int64_t readers = sizes.heads / sizes.kv_heads;  // query heads of a KV head
+  for (int64_t head = share.begin / readers; head * readers < share.end; ++head) {
+    ++share.kv_heads;
+    if (head * readers < share.begin || (head + 1) * readers > share.end) ++share.shared;
   }
-  return count;
+  return share;
 }
 
 /// All-to-all of heads inside groups of `group` ranks: bytes that rank r sends.
 int64_t exchange_forward(const Sizes& sizes, int64_t rank, int64_t group) {
-  const int64_t share = sizes.heads / group, me = rank % group, base = rank - me;
+  const int64_t me = rank % group, base = rank - me;
+  const HeadShare own = head_share(sizes, me, group);
   int64_t bytes = 0;
   for (int64_t other = 0; other < group; ++other) {
     if (other == me) continue;
-    bytes += sizes.q_rows(rank) * share * sizes.qk * sizes.element;
-    bytes += sizes.kv_rows(rank) *
-             kv_heads_read(sizes, other * share, (other + 1) * share, share, false) *
-             (sizes.qk + sizes.v) * sizes.element;
-    bytes += sizes.q_rows(base + other) * share * sizes.v * sizes.element;
+    const HeadShare share = head_share(sizes, other, group);
+    bytes += sizes.q_rows(rank) * share.size() * sizes.qk * sizes.element;
+    bytes += sizes.kv_rows(rank) * share.kv_heads * (sizes.qk + sizes.v) * sizes.element;
+    bytes += sizes.q_rows(base + other) * own.size() * sizes.v * sizes.element;
   }
   return bytes;
 }
 
 int64_t exchange_backward(const Sizes& sizes, int64_t rank, int64_t group) {
-  const int64_t share = sizes.heads / group, me = rank % group, base = rank - me;
-  const int64_t read = kv_heads_read(sizes, me * share, (me + 1) * share, share, false);
-  const int64_t shared = kv_heads_read(sizes, me * share, (me + 1) * share, share, true);
+  const int64_t me = rank % group, base = rank - me;
+  const HeadShare own = head_share(sizes, me, group);
   int64_t bytes = 0;
   for (int64_t other = 0; other < group; ++other) {
     if (other == me) continue;
-    bytes += sizes.q_rows(rank) * share * sizes.v * sizes.element;
-    bytes += sizes.q_rows(base + other) * share * sizes.qk * sizes.element;
+    const HeadShare share = head_share(sizes, other, group);
+    bytes += sizes.q_rows(rank) * share.size() * sizes.v * sizes.element;
+    bytes += sizes.q_rows(base + other) * own.size() * sizes.qk * sizes.element;
     bytes += sizes.kv_rows(base + other) * (sizes.qk + sizes.v) *
-             ((read - shared) * sizes.element + shared * sizes.wire);
+             ((own.kv_heads - own.shared) * sizes.element + own.shared * sizes.wire);
   }
   return bytes;
 }
@@ -109,14 +114,13 @@ struct Expected {
 
 Expected closed_form_ring(const Sizes& sizes, int64_t group) {
   Expected expected;
-  const int64_t size = sizes.ranks / group, share = sizes.heads / group;
+  const int64_t size = sizes.ranks / group;
   for (int64_t r = 0; r < sizes.ranks; ++r) {
     ByRank rows(static_cast<size_t>(size), 0);
     for (int64_t p = 0; p < size; ++p) {
       for (int64_t a = 0; a < group; ++a) rows[p] += sizes.kv_rows(p * group + a);
     }
-    const int64_t me = r % group;
-    const int64_t kv_heads = kv_heads_read(sizes, me * share, (me + 1) * share, share, false);
+    const int64_t kv_heads = head_share(sizes, r % group, group).kv_heads;
     int64_t forward = ring_forward(sizes, rows, r / group, kv_heads);
     int64_t backward = ring_backward(sizes, rows, r / group, kv_heads);
     if (group > 1) {

@@ -47,6 +47,16 @@ std::optional<Error> fill(PlanBuilder& builder) {
 
 }  // namespace
 
+int64_t count_head_stages(const Scenario& scenario) {
+  const Parallel& parallel = scenario.parallel;
+  if (!has_head_stages(parallel.comm_type) || parallel.heads_per_stage == 0) return 1;
+  const auto divide_up = [](int64_t heads, int64_t parts) { return (heads + parts - 1) / parts; };
+  return divide_up(parallel.comm_type == CommType::a2a
+                       ? divide_up(scenario.attention.heads, parallel.cp_size)
+                       : scenario.attention.kv_heads,
+                   parallel.heads_per_stage);
+}
+
 int64_t estimate_plan_items(const Scenario& scenario) {
   const Parallel& parallel = scenario.parallel;
   const int64_t ranks = parallel.cp_size;
@@ -55,10 +65,11 @@ int64_t estimate_plan_items(const Scenario& scenario) {
     case CommType::p2p:
       return ranks * ranks * 3 * passes;
     case CommType::all_gather:
+      return ranks * ranks * passes * count_head_stages(scenario);
     case CommType::group_cast:
       return ranks * ranks * passes;
     case CommType::a2a:
-      return ranks * ranks * 3 * passes;
+      return ranks * ranks * 3 * passes * count_head_stages(scenario);
     case CommType::pass_q:
     case CommType::token_ring:
     case CommType::gather_q:
@@ -79,11 +90,10 @@ int64_t estimate_plan_items(const Scenario& scenario) {
 std::optional<Error> refuse_by_rule(const Scenario& scenario) {
   const Parallel& parallel = scenario.parallel;
   const int32_t heads = scenario.attention.heads;
-  if (parallel.comm_type == CommType::a2a && heads % parallel.cp_size != 0) {
-    return make_refusal(fmt::format("a2a requires heads % cp_size == 0: {} heads, {} ranks", heads,
-                                    parallel.cp_size),
-                        "use a cp_size that divides heads, a2a+p2p, or another cp_comm_type",
-                        {"attention.heads"});
+  if (parallel.comm_type == CommType::a2a && heads < parallel.cp_size) {
+    return make_refusal(fmt::format("a2a requires heads >= cp_size: heads = {}, cp_size = {}",
+                                    heads, parallel.cp_size),
+                        "use fewer ranks, a2a+p2p, or another cp_comm_type", {"attention.heads"});
   }
   if (parallel.comm_type == CommType::a2a_p2p && parallel.cp_size % parallel.a2a_size != 0) {
     return make_refusal(
@@ -97,10 +107,10 @@ std::optional<Error> refuse_by_rule(const Scenario& scenario) {
                         "use a mesh_q that divides cp_size",
                         {"parallel.mesh_q", "parallel.cp_comm_type"});
   }
-  if (parallel.comm_type == CommType::a2a_p2p && heads % parallel.a2a_size != 0) {
-    return make_refusal(fmt::format("a2a+p2p requires heads % a2a_size == 0: {} heads, a2a_size {}",
+  if (parallel.comm_type == CommType::a2a_p2p && heads < parallel.a2a_size) {
+    return make_refusal(fmt::format("a2a+p2p requires heads >= a2a_size: heads = {}, a2a_size = {}",
                                     heads, parallel.a2a_size),
-                        "use an a2a_size that divides heads", {"attention.heads"});
+                        "use a smaller a2a_size", {"attention.heads"});
   }
   return std::nullopt;
 }

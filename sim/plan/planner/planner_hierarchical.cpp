@@ -14,16 +14,16 @@ std::optional<Error> plan_hierarchical(PlanBuilder& builder) {
       rings.members[a].push_back(p * a2a_size + a);
     }
   }
-  const HeadExchange exchange = make_head_exchange(builder, groups);
-  for (const ExchangeSeat& seat : exchange.seats) rings.seats.push_back(seat.seat);
-  plan_exchange_in(builder, exchange);
+  const HeadExchange exchange = make_head_exchange(builder, groups, 0);
+  for (const ExchangeSeat& seat : exchange.stages.front()) rings.seats.push_back(seat.seat);
+  plan_exchange_in(builder, exchange, 0);
   RingState state;
   if (auto error = plan_ring_forward(builder, rings, state)) return error;
-  plan_exchange_out(builder, exchange, ring_size - 1);
+  plan_exchange_out(builder, exchange, 0, ring_size - 1);
   if (!builder.has_backward()) return std::nullopt;
-  plan_gradient_exchange_in(builder, exchange);
+  plan_gradient_exchange_in(builder, exchange, 0);
   plan_ring_backward(builder, rings, state);
-  plan_gradient_exchange_out(builder, exchange, ring_size - 1);
+  plan_gradient_exchange_out(builder, exchange, 0, ring_size - 1);
   return std::nullopt;
 }
 

@@ -3,7 +3,9 @@
 #include "sim/plan/planner/plan_builder.h"
 
 #include <array>
+#include <map>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace cpscope {
@@ -37,10 +39,13 @@ struct RingState {
 std::optional<Error> plan_ring_forward(PlanBuilder& builder, const Rings& rings, RingState& state);
 void plan_ring_backward(PlanBuilder& builder, const Rings& rings, const RingState& state);
 
-/// Buffers of one rank in an exchange. Query-side tensors are exchanged with the seat's query
-/// heads, kv and dkv with its KV heads.
+/// Buffers of one rank for those heads of a stage that read the same KV heads. Query-side tensors
+/// are exchanged with the seat's query heads, kv and dkv with its KV heads. Seats of several stages
+/// that read the same KV head have the same KV buffers.
 struct ExchangeSeat {
-  Seat seat;  // sequence-ordered buffers: all tokens of the group, the rank's share of the heads
+  Seat seat;  // sequence-ordered buffers: all tokens of the group, the stage's heads of the rank
+  size_t group = 0;
+  bool is_first = true, is_last = true;  // of the seats with these KV buffers
   BufferId q_ranked = kNoBuffer, kv_ranked = kNoBuffer,
            out_ranked = kNoBuffer;  // the same rows in rank order
   BufferId d_out_ranked = kNoBuffer, dq_ranked = kNoBuffer, dkv_ranked = kNoBuffer;
@@ -61,23 +66,34 @@ struct GroupOrder {
 };
 
 /// One exchange of heads against tokens inside groups of ranks (Ulysses, Jacobs et al. 2023,
-/// arXiv:2309.14509).
+/// arXiv:2309.14509): member i of a group of n gets query heads [floor(i*H/n), floor((i+1)*H/n))
+/// and the KV heads that they read. In stages (UPipe, arXiv:2602.21196) a rank exchanges its query
+/// heads a few at a time, in order, so that it keeps a KV head until all of them have read it.
 struct HeadExchange {
   std::vector<GroupOrder> groups;
-  IdVector<RankId, ExchangeSeat> seats;
+  std::vector<std::vector<ExchangeSeat>> stages;  // [stage] seats by group, rank and heads
+  std::vector<bool> is_shared;                    // [KV head] several ranks of a group read it
+
+  int32_t num_stages() const { return static_cast<int32_t>(stages.size()); }
+  std::span<const ExchangeSeat> seats(int32_t stage, size_t group) const;
 };
 
+/// `heads_per_stage`: query heads of a rank in a stage, 0 for all.
 HeadExchange make_head_exchange(PlanBuilder& builder,
-                                const std::vector<std::vector<RankId>>& groups);
-/// q, kv: home -> rank order -> sequence order, in step 0 of the forward pass.
-void plan_exchange_in(PlanBuilder& builder, const HeadExchange& exchange);
+                                const std::vector<std::vector<RankId>>& groups,
+                                int32_t heads_per_stage);
+/// q of a stage, and KV that no earlier stage has used: home -> rank order -> sequence order, in
+/// the forward step that has the stage's number.
+void plan_exchange_in(PlanBuilder& builder, const HeadExchange& exchange, int32_t stage);
 /// out: sequence order -> rank order -> home.
-void plan_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32_t step);
-/// d_out: home -> rank order -> sequence order, in step 0 of the backward pass.
-void plan_gradient_exchange_in(PlanBuilder& builder, const HeadExchange& exchange);
-/// dq, dkv: sequence order -> rank order -> home. Shares of a KV head that several ranks read are
-/// added at home.
-void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32_t step);
+void plan_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32_t stage,
+                       int32_t step);
+/// d_out: home -> rank order -> sequence order, in the backward step that has the stage's number.
+void plan_gradient_exchange_in(PlanBuilder& builder, const HeadExchange& exchange, int32_t stage);
+/// dq of a stage, and dkv to which no later stage adds: sequence order -> rank order -> home.
+/// Shares of a KV head that several ranks read are added at home.
+void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32_t stage,
+                                int32_t step);
 
 std::optional<Error> plan_p2p(PlanBuilder& builder);
 std::optional<Error> plan_a2a(PlanBuilder& builder);
@@ -102,16 +118,15 @@ std::optional<Error> plan_mesh(PlanBuilder& builder);
 /// All queries are gathered on every rank, keys stay, partial results return all at once.
 std::optional<Error> plan_gather_q(PlanBuilder& builder);
 
-/// One compute item per seat, with all KV present: compute, merge and finish in step 0. `kv_tables`
-/// are by seat, or one for all.
-std::optional<Error> plan_single_step_forward(PlanBuilder& builder, const std::vector<Seat>& seats,
-                                              const std::vector<SliceJob>& jobs,
-                                              const std::vector<PieceTable>& q_tables,
-                                              const std::vector<PieceTable>& kv_tables,
-                                              std::vector<SliceRange>& ranges);
-/// The backward of plan_single_step_forward: dq and dkv of every seat become complete in step 0.
+/// One compute item per seat, with all of its KV present: compute, merge and finish in one step.
+/// `ranges` are by seat.
+void plan_single_step_forward(PlanBuilder& builder, const std::vector<Seat>& seats,
+                              const std::vector<SliceRange>& ranges, int32_t step);
+/// The backward of plan_single_step_forward: dq of every seat becomes complete; its dkv too, unless
+/// seats of other steps add to the same one. `dkv_merges` counts what has been added to each dkv.
 void plan_single_step_backward(PlanBuilder& builder, const std::vector<Seat>& seats,
-                               const std::vector<SliceRange>& ranges);
+                               const std::vector<SliceRange>& ranges, int32_t step,
+                               std::map<BufferId, int32_t>& dkv_merges);
 
 /// The forward item of a seat against one KV buffer.
 ComputeItem forward_item(const Seat& seat, BufferId kv, RunListId kv_tokens, BufferId partial,

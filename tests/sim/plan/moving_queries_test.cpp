@@ -33,11 +33,6 @@ void expect_each(const std::vector<int64_t>& bytes, int64_t expected, const char
     EXPECT_EQ(bytes[rank], expected) << what << " of rank " << rank;
 }
 
-void expect_proved(const Plan& plan) {
-  for (const CheckResult& check : inspect_plan(plan))
-    EXPECT_TRUE(check.ok) << check.name << ": " << check.detail;
-}
-
 // Llama3-8B, 131072 tokens, 8 ranks, bf16: 7 hops of 16384 rows x 32 heads x 128 x 2 bytes, and 7
 // results of 256 + 4 bytes a row and head.
 TEST(MovingQueries, PassQSendsQueriesRoundTheRingAndResultsAtTheEnd) {
