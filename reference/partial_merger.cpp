@@ -33,6 +33,9 @@ T PartialMerger<T>::sink_of(int32_t head) const {
 template <class T>
 void PartialMerger<T>::merge(const MergeItem& item) {
   const BufferSpec& spec = plan_.buffer(item.into);
+  const bool has_lse_alone = item.partial != kNoBuffer && spec.kind == BufferKind::out &&
+                             plan_.buffer(item.partial).kind == BufferKind::stats;
+  if (has_lse_alone) return merge_lse(item);
   if (spec.kind == BufferKind::out) return merge_out(item);
   merge_sum(item, &BufferMemory<T>::first);
   merge_sum(item, &BufferMemory<T>::second);
@@ -111,6 +114,21 @@ void PartialMerger<T>::merge_out(const MergeItem& item) {
     for (int64_t lane = 0; lane < lanes; ++lane)
       value[lane] = value[lane] * old_weight + addend[lane] * new_weight;
     lse = whole;
+  }
+}
+
+/// Scales o to the lse of both. Kept partials are scaled when they are sent.
+template <class T>
+void PartialMerger<T>::merge_lse(const MergeItem& item) {
+  BufferMemory<T>& into = memory_.at(item.into);
+  const AlignedVector<T>& other = memory_.at(item.partial).second;
+  const int64_t lanes = plan_.scenario.attention.head_dim_v;
+  for (size_t i = 0; i < other.size(); ++i) {
+    const T whole = log_sum_exp(into.second[i], other[i]);
+    const T weight = weight_of(into.second[i], whole);
+    T* value = into.first.data() + static_cast<int64_t>(i) * lanes;
+    for (int64_t lane = 0; !keeps_partials_ && lane < lanes; ++lane) value[lane] *= weight;
+    into.second[i] = whole;
   }
 }
 

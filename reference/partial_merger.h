@@ -35,6 +35,7 @@ class PartialMerger {
  private:
   void merge_sum(const MergeItem& item, AlignedVector<T> BufferMemory<T>::*array);
   void merge_out(const MergeItem& item);
+  void merge_lse(const MergeItem& item);
   std::vector<int64_t> cells_of(const MergeItem& item) const;
   void sum_kept_partials(BufferId id);
   void add_sink(const BufferSpec& spec, BufferMemory<T>& memory) const;

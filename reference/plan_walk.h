@@ -171,7 +171,8 @@ class Walk {
             stage, [&](int64_t i) { return to_index(pass.transfers[i].dst); },
             [&](int64_t i) {
               const TransferItem& item = pass.transfers[i];
-              if (item.payload == Payload::partial) merger_.settle(item.from);
+              if (item.payload == Payload::partial || item.landing == Landing::add)
+                merger_.settle(item.from);
               if (!replaces(item)) move_rows(plan_, item, memory_);
             });
         break;

@@ -122,6 +122,7 @@ Parallel way_of(const Parallel& taken, Parallel own) {
   own.layout = taken.layout;
   if (taken.comm_type == CommType::a2a_p2p) own.a2a_size = taken.a2a_size;
   if (taken.comm_type == CommType::mesh) own.mesh_q = taken.mesh_q;
+  if (taken.comm_type == CommType::gather_q) own.combine = taken.combine;
   if (has_head_stages(taken.comm_type)) own.heads_per_stage = taken.heads_per_stage;
   if (taken.comm_type == CommType::group_cast) own.dispatch = taken.dispatch;
   if (taken.layout == LayoutKind::lpt || taken.layout == LayoutKind::lpt_local)

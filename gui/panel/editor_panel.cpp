@@ -182,6 +182,12 @@ void edit_parallel(Ui& ui, Editor& editor) {
   if (parallel.comm_type == CommType::mesh)
     editor.number("query chunks", "parallel.mesh_q", parallel.mesh_q, 1,
                   "Query chunks of a tile; it has ranks / query chunks key chunks");
+  if (may_replicate_keys(parallel.comm_type))
+    editor.number<int64_t>("keys on all ranks", "parallel.kv_replicated", parallel.kv_replicated,
+                           16, "The first keys of each sequence that every rank holds");
+  if (parallel.comm_type == CommType::gather_q)
+    editor.choice("combine", "parallel.combine", parallel.combine, kCombines,
+                  "Results are merged by the owners of the queries, or scaled first and added");
   if (has_head_stages(parallel.comm_type))
     editor.number("heads a stage", "parallel.heads_per_stage", parallel.heads_per_stage, 1,
                   parallel.comm_type == CommType::a2a

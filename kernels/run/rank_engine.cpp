@@ -202,6 +202,10 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
   const auto is_partial = [](const TransferItem& item) { return item.payload == Payload::partial; };
   if (std::any_of(plan.forward.transfers.begin(), plan.forward.transfers.end(), is_partial))
     return "partial results that another rank merges are not in the GPU executors yet";
+  if (plan.home.front().replica != kNoBuffer)
+    return "keys that every rank holds (kv_replicated) are not in the GPU executors yet";
+  if (adds_scaled_partials(plan.scenario.parallel))
+    return "partial results that are scaled by a gathered lse are not in the GPU executors yet";
   return std::nullopt;
 }
 

@@ -46,6 +46,7 @@ std::string name_of(const Parallel& parallel) {
     name += " of queries";
   if (parallel.comm_type == CommType::mesh)
     name += fmt::format(" of {} x {}", parallel.mesh_q, parallel.cp_size / parallel.mesh_q);
+  if (adds_scaled_partials(parallel)) name += " with reduce-scatter";
   if (has_head_stages(parallel.comm_type) && parallel.heads_per_stage > 0)
     name += fmt::format(" in stages of {}", parallel.heads_per_stage);
   name += fmt::format(", {}", to_name(parallel.layout));
@@ -276,6 +277,7 @@ bool is_same_way(const Parallel& a, const Parallel& b) {
   return a.comm_type == b.comm_type && a.layout == b.layout &&
          (a.comm_type != CommType::a2a_p2p || a.a2a_size == b.a2a_size) &&
          (a.comm_type != CommType::mesh || a.mesh_q == b.mesh_q) &&
+         adds_scaled_partials(a) == adds_scaled_partials(b) &&
          (!has_head_stages(a.comm_type) || a.heads_per_stage == b.heads_per_stage) &&
          (!has_chunks(a.layout) || a.dispatch_chunk == b.dispatch_chunk) &&
          (a.layout != LayoutKind::striped || a.stripe == b.stripe) &&

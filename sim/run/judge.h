@@ -52,7 +52,9 @@ struct Hops {
   bool rounds_running_sum = true;  // the sum of shares is sent on, and rounded at every hop;
                                    // false: each share is rounded once, and summed unrounded
   bool rounds_partials = false;    // every partial out is rounded to the dtype before it is merged
-  bool rounds_dq = false;          // every partial dq is rounded to the dtype before it is added
+  bool adds_in_dtype = false;  // partial outs are scaled by the lse of all, rounded to the dtype,
+                               // and added in it
+  bool rounds_dq = false;      // every partial dq is rounded to the dtype before it is added
 };
 
 /// An oracle: computes `exact` and `plain` from the inputs with its own implementation of the

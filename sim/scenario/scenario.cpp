@@ -164,6 +164,10 @@ std::string_view to_name(WireFormat value) { return value == WireFormat::dtype ?
 
 std::string_view to_name(DkvHops value) { return value == DkvHops::home ? "home" : "ring"; }
 
+std::string_view to_name(Combine value) {
+  return value == Combine::all_to_all ? "all_to_all" : "reduce_scatter";
+}
+
 std::string_view to_name(Accumulate value) { return value == Accumulate::fp32 ? "fp32" : "dtype"; }
 
 std::string describe_mask(const Attention& attention) {
@@ -186,6 +190,15 @@ bool sends_partials(CommType type) {
     default:
       return false;
   }
+}
+
+bool adds_scaled_partials(const Parallel& parallel) {
+  return parallel.comm_type == CommType::gather_q && parallel.combine == Combine::reduce_scatter;
+}
+
+bool may_replicate_keys(CommType type) {
+  return type == CommType::p2p || type == CommType::a2a || type == CommType::a2a_p2p ||
+         type == CommType::all_gather;
 }
 
 bool has_head_stages(CommType type) {

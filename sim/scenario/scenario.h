@@ -49,6 +49,7 @@ enum class BackwardKv { refetch, saved };
 enum class Dtype { bf16, fp16, fp32, fp64 };
 enum class WireFormat { dtype, fp32 };
 enum class DkvHops { home, ring };
+enum class Combine { all_to_all, reduce_scatter };
 enum class Accumulate { fp32, dtype };
 
 /// Rows [q0, q1) see columns [k0, k1) as `type` says; ids count valid tokens through the batch
@@ -172,8 +173,10 @@ struct Parallel {
   BackwardKv backward_kv = BackwardKv::refetch;
   WireFormat partial_wire = WireFormat::dtype;  // o of a partial result that another rank merges
   int32_t mesh_q = 2;                           // mesh: query chunks of a tile
+  Combine combine = Combine::all_to_all;        // gather_q: how partial results come together
   int32_t heads_per_stage = 0;  // a2a: query heads of a rank in a stage; all_gather: KV heads of a
                                 // stage; 0 = all at once
+  int64_t kv_replicated = 0;    // the first valid keys of each sequence that every rank holds
 
   friend bool operator==(const Parallel&, const Parallel&) = default;
 };
@@ -221,6 +224,7 @@ std::string_view to_name(BackwardKv value);
 std::string_view to_name(Dtype value);
 std::string_view to_name(WireFormat value);
 std::string_view to_name(DkvHops value);
+std::string_view to_name(Combine value);
 std::string_view to_name(Accumulate value);
 
 /// The mask for readers: its type, and the window and the chunk that cut it further:
@@ -232,6 +236,11 @@ int64_t element_bytes(Dtype dtype);
 /// True where a rank merges partial results that other ranks computed for its queries; a custom
 /// schedule may.
 bool sends_partials(CommType type);
+/// True where every rank scales its partial results by the lse of all ranks, and the owners of the
+/// rows only add them.
+bool adds_scaled_partials(const Parallel& parallel);
+/// True where keys that every rank holds (kv_replicated) can be planned.
+bool may_replicate_keys(CommType type);
 /// True where heads may be exchanged or gathered in stages (heads_per_stage).
 bool has_head_stages(CommType type);
 

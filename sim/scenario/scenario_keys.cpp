@@ -166,6 +166,7 @@ void list_unused_parallel_keys(const TableReader& table, const Parallel& paralle
               comm_type);
   unused.note(table, "partial_wire", sends_partials(parallel.comm_type), comm_type);
   unused.note(table, "mesh_q", parallel.comm_type == CommType::mesh, comm_type);
+  unused.note(table, "combine", parallel.comm_type == CommType::gather_q, comm_type);
   unused.note(table, "heads_per_stage", has_head_stages(parallel.comm_type), comm_type);
   unused.note(table, "dispatch_chunk",
               parallel.layout == LayoutKind::lpt || parallel.layout == LayoutKind::lpt_local,

@@ -63,7 +63,9 @@ void read_parallel(const TableReader& table, ScenarioOrigin origin, Parallel& pa
   take_value(table.choice<WireFormat>("partial_wire", kWireFormats), parallel.partial_wire);
   const auto mesh_q = table.integer("mesh_q", 1, kMaxRanks);
   take_value(mesh_q, parallel.mesh_q);
+  take_value(table.choice<Combine>("combine", kCombines), parallel.combine);
   take_value(table.integer("heads_per_stage", 0, kMaxHeads), parallel.heads_per_stage);
+  take_value(table.integer("kv_replicated", 0, kMaxTokens), parallel.kv_replicated);
 
   const auto require_divisor = [&](CommType type, std::string_view key, bool was_read,
                                    int32_t value, std::string_view meaning) {

@@ -233,16 +233,25 @@ TEST(FieldAnswers, B15TheLastRankHasThePaddingAndRoundingDownLosesTheLastTokens)
                 fmt::format("token {0} (sequence 0, position {0}) is lost", token));
 }
 
-TEST(FieldAnswers, B16TextIsSplitLikeTheImageAndNoTokenHasTwoOwners) {
+TEST(FieldAnswers, B16EveryRankHoldsTheKeysOfTheTextAndComputesWithThemOnce) {
   const FieldCase field("b16");
   const CheckedPlan plan = field.plan();
-  EXPECT_EQ(owned_by(plan.plan(), 0), join_ranges({{0, 32}, {64, 72}}));
-  EXPECT_EQ(owned_by(plan.plan(), 1), join_ranges({{32, 64}, {72, 80}}));
-  // Not in this version: the text on both ranks.
+  EXPECT_EQ(owned_by(plan.plan(), 0), join_ranges({{0, 8}, {16, 48}}));
+  EXPECT_EQ(owned_by(plan.plan(), 1), join_ranges({{8, 16}, {48, 80}}));
+  const Plan& ring = plan.plan();
+  for (const RankId rank : ring.home.ids()) {
+    const BufferSpec& text = ring.buffer(ring.home[rank].replica);
+    EXPECT_EQ(expand(ring.list(text.tokens)), join_ranges({{0, 16}})) << to_index(rank);
+  }
+  // 32 rows of image, K and V, 2 heads of 16, 4 bytes.
+  EXPECT_EQ(summarise(ring).forward_bytes, Ids(2, 32 * 2 * 2 * 16 * 4));
+  EXPECT_EQ(summarise(ring).visible_pairs, 2 * 80 * 80);
+  field.run();
+  // Not in this version: queries on both ranks.
   const std::string both = fmt::format("{{\"cp_size\": 2, \"ranks\": [[{}], [{}]]}}",
-                                       fmt::join(join_ranges({{0, 32}, {64, 80}}), ", "),
-                                       fmt::join(join_ranges({{32, 64}, {64, 80}}), ", "));
-  expect_says(refusal_of_order(field, both), "token 64 (sequence 0, position 64) appears twice");
+                                       fmt::join(join_ranges({{0, 48}}), ", "),
+                                       fmt::join(join_ranges({{0, 16}, {48, 80}}), ", "));
+  expect_says(refusal_of_order(field, both), "token 0 (sequence 0, position 0) appears twice");
 }
 
 TEST(FieldAnswers, B25TheRingsFirstRanksOwnTheOuterEighths) {

@@ -43,7 +43,11 @@ std::string explain_transfer(const Plan& plan, const TransferItem& item, Directi
       return "Partial results go to the owners of their queries, who merge them.";
     case Payload::stats:
       return "With them go lse and delta of every row: all that the backward needs of the output.";
+    case Payload::lse:
+      return "The lse of every rank's results go to all ranks, so that each can scale its own.";
     case Payload::out:
+      if (item.landing == Landing::add)
+        return "Scaled results go to the owners of their queries, who add them.";
       return "Outputs go back to the owners of their tokens.";
     case Payload::d_out:
       return "The gradient of the output goes the way that the queries went.";

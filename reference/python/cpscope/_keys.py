@@ -54,7 +54,9 @@ class ScenarioKeys(TypedDict, total=False):
     backward_kv: str
     partial_wire: str
     mesh_q: int
+    combine: str
     heads_per_stage: int
+    kv_replicated: int
     dtype: Any  # "bf16", or a type of torch, numpy or jax
     backward: bool
     seed: int

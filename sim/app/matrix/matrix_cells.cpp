@@ -22,6 +22,8 @@ constexpr CommRecipe kComms[] = {
     {"helper_ring", CommType::helper_ring},
     {"mesh", CommType::mesh},
     {"gather_q", CommType::gather_q},
+    {"gather_q, scaled", CommType::gather_q, DkvHops::home, Dispatch::tokens,
+     Combine::reduce_scatter},
 };
 
 constexpr LayoutRecipe kLayouts[] = {
@@ -151,6 +153,7 @@ constexpr FeatureRecipe kFeatures[] = {
        s.attention.kv_heads = 2;
        s.parallel.heads_per_stage = 1;
      }},
+    {"22 keys on every rank", [](Scenario& s) { s.parallel.kv_replicated = 22; }},
     {"no padding, sizes unfit", [](Scenario& s) { s.batch.pad_between_seqs = false; }},
     {"padding on the left", [](Scenario& s) { s.batch.pad_side = PadSide::left; }},
 };

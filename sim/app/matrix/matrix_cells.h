@@ -15,6 +15,7 @@ struct CommRecipe {
   CommType type;
   DkvHops dkv_hops = DkvHops::home;
   Dispatch dispatch = Dispatch::tokens;
+  Combine combine = Combine::all_to_all;
 };
 
 struct LayoutRecipe {

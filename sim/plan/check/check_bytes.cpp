@@ -34,8 +34,46 @@ struct Sizes {
     return plan.rows(plan.lists(side)[RankId{static_cast<int32_t>(rank)}]);
   }
   int64_t q_rows(int64_t rank) const { return rows(Side::q, rank); }
-  int64_t kv_rows(int64_t rank) const { return rows(Side::kv, rank); }
+  /// Rows of keys that only this rank holds.
+  int64_t kv_rows(int64_t rank) const {
+    return rows(Side::kv, rank) - (replicated.empty() ? 0 : replicated[static_cast<size_t>(rank)]);
+  }
+
+  ByRank replicated;  // rows of the keys that every rank holds, by owner; empty if there are none
 };
+
+/// Counts the first valid keys of every sequence on the ranks that own them.
+ByRank count_replicated(const Plan& plan) {
+  ByRank rows;
+  if (plan.scenario.parallel.kv_replicated == 0) return rows;
+  for (const RunListId list : plan.kv_lists) {
+    const RowReader reader(plan, list, Side::kv);
+    const auto [from, to] = reader.stretches(0, reader.rows());
+    int64_t count = 0;
+    for (const Stretch* stretch = from; stretch != to; ++stretch) {
+      // Positions ascend in a stretch.
+      int64_t low = stretch->row_begin, high = stretch->row_end;
+      while (stretch->sequence >= 0 && low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (reader.place(middle).position < plan.scenario.parallel.kv_replicated)
+          low = middle + 1;
+        else
+          high = middle;
+      }
+      count += low - stretch->row_begin;
+    }
+    rows.push_back(count);
+  }
+  return rows;
+}
+
+/// dK and dV of the keys that every rank holds, from one rank to those that own them.
+int64_t replica_shares(const Sizes& sizes, int64_t rank, int64_t kv_heads) {
+  int64_t others = 0;
+  for (size_t r = 0; r < sizes.replicated.size(); ++r)
+    others += static_cast<int64_t>(r) == rank ? 0 : sizes.replicated[r];
+  return others * kv_heads * (sizes.qk + sizes.v) * sizes.wire;
+}
 
 /// Query heads [begin, end) of one of `group` ranks, which all have as many, give or take one.
 struct HeadShare {
@@ -122,7 +160,8 @@ Expected closed_form_ring(const Sizes& sizes, int64_t group) {
     }
     const int64_t kv_heads = head_share(sizes, r % group, group).kv_heads;
     int64_t forward = ring_forward(sizes, rows, r / group, kv_heads);
-    int64_t backward = ring_backward(sizes, rows, r / group, kv_heads);
+    int64_t backward =
+        ring_backward(sizes, rows, r / group, kv_heads) + replica_shares(sizes, r, kv_heads);
     if (group > 1) {
       forward += exchange_forward(sizes, r, group);
       backward += exchange_backward(sizes, r, group);
@@ -143,7 +182,8 @@ Expected closed_form_gather(const Sizes& sizes) {
     const int64_t gather = (sizes.ranks - 1) * sizes.kv_rows(r) * row_elements * sizes.element;
     expected.forward.push_back(gather);
     expected.backward.push_back((refetch ? gather : 0) +
-                                (all_rows - sizes.kv_rows(r)) * row_elements * sizes.wire);
+                                (all_rows - sizes.kv_rows(r)) * row_elements * sizes.wire +
+                                replica_shares(sizes, r, sizes.kv_heads));
   }
   return expected;
 }
@@ -168,11 +208,11 @@ struct ForeignWork {
   ByRank q, kv;
 };
 
-ForeignWork foreign_work(const Plan& plan) {
+ForeignWork foreign_work(const Plan& plan, Direction direction) {
   const auto ranks = static_cast<size_t>(plan.layout.cp_size);
   ForeignWork work{ByRank(ranks, 0), ByRank(ranks, 0)};
   std::set<std::pair<RankId, RunListId>> q_seen, kv_seen;
-  for (const ComputeItem& item : plan.forward.computes) {
+  for (const ComputeItem& item : plan.pass(direction).computes) {
     const auto r = static_cast<size_t>(to_index(item.rank));
     if (item.num_slices == 0) continue;
     if (item.q_tokens != plan.q_lists[item.rank] &&
@@ -259,7 +299,9 @@ RowsSent rows_fetched(const Sizes& sizes) {
 Expected closed_form_moving(const Sizes& sizes, const RowsSent& sent) {
   Expected expected;
   const MovingQuery query(sizes);
-  const ForeignWork work = foreign_work(sizes.plan);
+  const ForeignWork work = foreign_work(
+      sizes.plan, adds_scaled_partials(sizes.plan.scenario.parallel) ? Direction::backward
+                                                                     : Direction::forward);
   const int64_t kv_row = sizes.kv_heads * (sizes.qk + sizes.v);
   for (size_t r = 0; r < sent.q.size(); ++r) {
     expected.forward.push_back(sizes.heads *
@@ -268,6 +310,24 @@ Expected closed_form_moving(const Sizes& sizes, const RowsSent& sent) {
     expected.backward.push_back(
         sizes.heads * (sent.q[r] * query.to_gradients + work.q[r] * query.gradient_back) +
         kv_row * (sent.kv[r] * sizes.element + work.kv[r] * sizes.wire));
+  }
+  return expected;
+}
+
+/// Queries gathered, the lse of all rows to every rank, and scaled results to the owners of the
+/// rows.
+Expected closed_form_scaled(const Sizes& sizes) {
+  const RowsSent sent = rows_gathered(sizes);
+  Expected expected = closed_form_moving(sizes, sent);
+  const MovingQuery query(sizes);
+  const int64_t statistic = sizes.plan.scenario.numerics.dtype == Dtype::fp64 ? 8 : 4;
+  int64_t all_rows = 0;
+  for (int64_t r = 0; r < sizes.ranks; ++r) all_rows += sizes.q_rows(r);
+  for (int64_t r = 0; r < sizes.ranks; ++r) {
+    expected.forward[static_cast<size_t>(r)] =
+        sizes.heads * (sent.q[static_cast<size_t>(r)] * query.to_compute +
+                       (sizes.ranks - 1) * all_rows * statistic +
+                       (all_rows - sizes.q_rows(r)) * (query.back - statistic));
   }
   return expected;
 }
@@ -295,7 +355,8 @@ std::optional<std::string> check_item_bytes(const Plan& plan) {
   const Numerics& numerics = plan.scenario.numerics;
   for (const Pass* pass : {&plan.forward, &plan.backward}) {
     for (const TransferItem& item : pass->transfers) {
-      const bool is_partial = item.payload == Payload::partial;
+      const bool is_partial = item.payload == Payload::partial ||
+                              (item.payload == Payload::out && item.landing == Landing::add);
       const bool may_be_fp32 =
           is_partial ? plan.scenario.parallel.partial_wire == WireFormat::fp32
                      : (item.payload == Payload::dkv || item.payload == Payload::dq) &&
@@ -392,7 +453,8 @@ CheckResult check_cast_bytes(const Plan& plan) {
 
 CheckResult check_bytes(const Plan& plan) {
   if (auto text = check_item_bytes(plan)) return broken("bytes", *text);
-  const Sizes sizes(plan);
+  Sizes sizes(plan);
+  sizes.replicated = count_replicated(plan);
   Expected expected;
   switch (plan.scenario.parallel.comm_type) {
     case CommType::p2p:
@@ -422,7 +484,9 @@ CheckResult check_bytes(const Plan& plan) {
       expected = closed_form_moving(sizes, rows_in_mesh(sizes));
       break;
     case CommType::gather_q:
-      expected = closed_form_moving(sizes, rows_gathered(sizes));
+      expected = adds_scaled_partials(plan.scenario.parallel)
+                     ? closed_form_scaled(sizes)
+                     : closed_form_moving(sizes, rows_gathered(sizes));
       break;
     case CommType::custom:
       return passed("bytes",

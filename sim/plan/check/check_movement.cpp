@@ -44,6 +44,7 @@ class Walk {
       at(home.q).is_complete = true;
       at(home.kv).is_complete = true;
       if (home.d_out != kNoBuffer) at(home.d_out).is_complete = true;
+      if (home.replica != kNoBuffer) at(home.replica).is_complete = true;
     }
   }
 
@@ -149,7 +150,8 @@ class Walk {
     }
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[i];
-      if (item.payload == Payload::partial) at(item.to).has_arrived = at(item.to).is_complete;
+      if (item.payload == Payload::partial || item.payload == Payload::lse)
+        at(item.to).has_arrived = at(item.to).is_complete;
       if (item.landing == Landing::add || item.payload == Payload::partial) give_away(item.from);
     }
     for (const auto& [buffer, parts] : landed) {
@@ -351,8 +353,11 @@ class Walk {
     Content& partial = at(item.partial);
     if (partial.result_of == kNothing && !partial.has_arrived)
       return where + " reads a result that is not there";
+    const BufferKind kind = plan_.buffer(item.partial).kind;
+    const bool is_lse = kind == BufferKind::stats && direction_ == Direction::forward &&
+                        plan_.buffer(item.into).kind == BufferKind::out;
     if (plan_.buffer(item.partial).rank != item.rank ||
-        plan_.buffer(item.partial).kind != plan_.buffer(item.into).kind ||
+        (kind != plan_.buffer(item.into).kind && !is_lse) ||
         plan_.buffer(item.partial).heads != plan_.buffer(item.into).heads)
       return where + " adds another tensor or another rank's result";
     const RunListId tokens = partial.tokens;

@@ -95,6 +95,14 @@ int64_t estimate_plan_items(const Scenario& scenario) {
 std::optional<Error> refuse_by_rule(const Scenario& scenario) {
   const Parallel& parallel = scenario.parallel;
   const int32_t heads = scenario.attention.heads;
+  if (parallel.kv_replicated > 0 && !may_replicate_keys(parallel.comm_type)) {
+    return make_refusal(
+        fmt::format(
+            "{} requires kv_replicated = 0: keys that every rank holds are planned for p2p, "
+            "a2a, a2a+p2p and all_gather only",
+            to_name(parallel.comm_type)),
+        "use one of these", {"parallel.kv_replicated", "parallel.cp_comm_type"});
+  }
   if (parallel.comm_type == CommType::a2a && heads < parallel.cp_size) {
     return make_refusal(fmt::format("a2a requires heads >= cp_size: heads = {}, cp_size = {}",
                                     heads, parallel.cp_size),

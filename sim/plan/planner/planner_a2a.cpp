@@ -1,4 +1,4 @@
-#include "sim/plan/planner/planner_parts.h"
+#include "sim/plan/planner/replicated_keys.h"
 
 #include <algorithm>
 
@@ -26,11 +26,18 @@ std::vector<TokenRun> concatenate(const std::vector<std::vector<TokenRun>>& list
   return all;
 }
 
-GroupSide make_group_side(PlanBuilder& builder, const std::vector<RankId>& ranks, Side side) {
+/// `replicated`: keys that every rank holds are not exchanged.
+GroupSide make_group_side(PlanBuilder& builder, const std::vector<RankId>& ranks, Side side,
+                          const ReplicatedKeys& replicated) {
   std::vector<std::vector<TokenRun>> runs;
-  for (const RankId rank : ranks) runs.push_back(builder.plan().layout.runs(side)[rank]);
-  const ReorderIndex index = reorder_to_sequence(runs);
   GroupSide made;
+  for (const RankId rank : ranks) {
+    const auto list = builder.plan().list(side == Side::kv ? replicated.other_tokens[rank]
+                                                           : builder.plan().q_lists[rank]);
+    runs.emplace_back(list.begin(), list.end());
+    made.home_rows.push_back(side == Side::kv ? replicated.other_rows[rank] : kAllRows);
+  }
+  const ReorderIndex index = reorder_to_sequence(runs);
   made.to_sequence = builder.add_list(index.rank_to_sequence);
   made.to_ranks = builder.add_list(index.sequence_to_rank);
   made.rows = row_lists(builder, runs);
@@ -39,11 +46,13 @@ GroupSide make_group_side(PlanBuilder& builder, const std::vector<RankId>& ranks
   return made;
 }
 
-GroupOrder make_group_order(PlanBuilder& builder, const std::vector<RankId>& ranks) {
+GroupOrder make_group_order(PlanBuilder& builder, const std::vector<RankId>& ranks,
+                            const ReplicatedKeys& replicated) {
   GroupOrder order;
   order.ranks = ranks;
-  order.q = make_group_side(builder, ranks, Side::q);
-  order.kv = builder.plan().layout.same_kv ? order.q : make_group_side(builder, ranks, Side::kv);
+  order.q = make_group_side(builder, ranks, Side::q, replicated);
+  const bool is_same = builder.plan().layout.same_kv && !replicated.are_there();
+  order.kv = is_same ? order.q : make_group_side(builder, ranks, Side::kv, replicated);
   return order;
 }
 
@@ -128,6 +137,7 @@ void add_transfers_in(PlanBuilder& builder, const HeadExchange& exchange, int32_
       item.dst = seat.seat.rank;
       item.from = home_of(builder.plan().home[item.src]);
       item.to = ranked_of(seat);
+      item.from_rows = group.side(side).home_rows[index];
       item.to_rows = group.side(side).rows[index];
       item.heads = side == Side::q ? seat.seat.heads : seat.seat.kv_heads;
       item.payload = payload;
@@ -190,6 +200,7 @@ void add_dkv_transfers_out(PlanBuilder& builder, const HeadExchange& exchange, i
           item.from = seat.dkv_ranked;
           item.to = builder.plan().home[item.dst].dkv;
           item.from_rows = group.kv.rows[index];
+          item.to_rows = group.kv.home_rows[index];
           item.heads = heads;
           item.payload = Payload::dkv;
           item.link = LinkClass::group;
@@ -223,7 +234,7 @@ std::span<const ExchangeSeat> HeadExchange::seats(int32_t stage, size_t group) c
 
 HeadExchange make_head_exchange(PlanBuilder& builder,
                                 const std::vector<std::vector<RankId>>& groups,
-                                int32_t heads_per_stage) {
+                                const ReplicatedKeys& replicated, int32_t heads_per_stage) {
   const Attention& attention = builder.attention();
   HeadExchange exchange;
   const auto size = static_cast<int64_t>(groups.front().size());
@@ -242,7 +253,7 @@ HeadExchange make_head_exchange(PlanBuilder& builder,
     exchange.stages.resize(std::max(exchange.stages.size(), of_member.size()));
   for (const std::vector<RankId>& ranks : groups) {
     const size_t group = exchange.groups.size();
-    exchange.groups.push_back(make_group_order(builder, ranks));
+    exchange.groups.push_back(make_group_order(builder, ranks, replicated));
     for (size_t member = 0; member < ranks.size(); ++member) {
       std::map<int32_t, ExchangeSeat> holders;  // by first KV head
       for (size_t stage = 0; stage < parts[member].size(); ++stage) {
@@ -311,8 +322,8 @@ void plan_gradient_exchange_in(PlanBuilder& builder, const HeadExchange& exchang
                });
 }
 
-void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32_t stage,
-                                int32_t step) {
+void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchange,
+                                const ReplicaWork& replica, int32_t stage, int32_t step) {
   Pass& pass = builder.plan().backward;
   add_reorders(
       builder, exchange, pass, stage, step, [&](const ExchangeSeat& seat, const GroupOrder& group) {
@@ -333,13 +344,15 @@ void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchan
   add_dkv_transfers_out(builder, exchange, stage);
   builder.close_stage();
   if (stage + 1 < exchange.num_stages()) return;
+  replica.add_shares_home(builder, step);
   builder.open_stage(pass, step, StageKind::finish);
   for (const RankId rank : builder.ranks()) builder.add_finish(rank, builder.plan().home[rank].dkv);
   builder.close_stage();
 }
 
 void plan_single_step_forward(PlanBuilder& builder, const std::vector<Seat>& seats,
-                              const std::vector<SliceRange>& ranges, int32_t step) {
+                              const std::vector<SliceRange>& ranges, int32_t step,
+                              std::map<BufferId, int32_t>& merges) {
   Pass& pass = builder.plan().forward;
   std::vector<BufferId> partial;
   for (const Seat& seat : seats) partial.push_back(builder.add_partial(seat.out));
@@ -350,7 +363,11 @@ void plan_single_step_forward(PlanBuilder& builder, const std::vector<Seat>& sea
   builder.close_stage();
   builder.open_stage(pass, step, StageKind::merge);
   for (size_t s = 0; s < seats.size(); ++s) {
-    builder.add_merge(seats[s].rank, ranges[s].count > 0 ? partial[s] : kNoBuffer, seats[s].out, 0);
+    const bool works = ranges[s].count > 0;
+    int32_t& order = merges[seats[s].out];
+    // What has no work only starts a sum.
+    if (works || order == 0)
+      builder.add_merge(seats[s].rank, works ? partial[s] : kNoBuffer, seats[s].out, order++);
   }
   builder.close_stage();
   builder.open_stage(pass, step, StageKind::finish);
@@ -360,7 +377,7 @@ void plan_single_step_forward(PlanBuilder& builder, const std::vector<Seat>& sea
 
 void plan_single_step_backward(PlanBuilder& builder, const std::vector<Seat>& seats,
                                const std::vector<SliceRange>& ranges, int32_t step,
-                               std::map<BufferId, int32_t>& dkv_merges) {
+                               std::map<BufferId, int32_t>& merges) {
   Pass& pass = builder.plan().backward;
   std::vector<BufferId> dq, dkv;
   for (const Seat& seat : seats) {
@@ -380,11 +397,12 @@ void plan_single_step_backward(PlanBuilder& builder, const std::vector<Seat>& se
   builder.open_stage(pass, step, StageKind::merge);
   for (size_t s = 0; s < seats.size(); ++s) {
     const bool works = ranges[s].count > 0;
-    builder.add_merge(seats[s].rank, works ? dq[s] : kNoBuffer, seats[s].dq, 0);
-    int32_t& merges = dkv_merges[seats[s].dkv];
-    // What has no work only starts a sum.
-    if (works || merges == 0)
-      builder.add_merge(seats[s].rank, works ? dkv[s] : kNoBuffer, seats[s].dkv, merges++);
+    for (const auto& [partial, sum] :
+         {std::pair(dq[s], seats[s].dq), std::pair(dkv[s], seats[s].dkv)}) {
+      int32_t& order = merges[sum];
+      if (works || order == 0)
+        builder.add_merge(seats[s].rank, works ? partial : kNoBuffer, sum, order++);
+    }
   }
   builder.close_stage();
   builder.open_stage(pass, step, StageKind::finish);
@@ -395,8 +413,9 @@ void plan_single_step_backward(PlanBuilder& builder, const std::vector<Seat>& se
 std::optional<Error> plan_a2a(PlanBuilder& builder) {
   std::vector<RankId> ranks;
   for (const RankId rank : builder.ranks()) ranks.push_back(rank);
+  const ReplicatedKeys replicated = add_replicated_keys(builder);
   const HeadExchange exchange =
-      make_head_exchange(builder, {ranks}, builder.scenario().parallel.heads_per_stage);
+      make_head_exchange(builder, {ranks}, replicated, builder.scenario().parallel.heads_per_stage);
   // Every rank has the whole batch in sequence order, so one intersection is enough for all.
   const GroupOrder& group = exchange.groups.front();
   const auto found = intersect_all(
@@ -409,18 +428,22 @@ std::optional<Error> plan_a2a(PlanBuilder& builder) {
     for (const ExchangeSeat& seat : exchange.seats(stage, 0)) seats.push_back(seat.seat);
     return seats;
   };
+  ReplicaWork replica;
+  if (auto error = replica.find(builder, replicated, seats_of(0))) return error;
+  std::map<BufferId, int32_t> merges;
   for (int32_t stage = 0; stage < exchange.num_stages(); ++stage) {
     const std::vector<Seat> seats = seats_of(stage);
     plan_exchange_in(builder, exchange, stage);
-    plan_single_step_forward(builder, seats, {seats.size(), found->front()}, stage);
+    replica.add_forward(builder, seats, stage, merges);
+    plan_single_step_forward(builder, seats, {seats.size(), found->front()}, stage, merges);
     plan_exchange_out(builder, exchange, stage, stage);
   }
-  std::map<BufferId, int32_t> dkv_merges;
   for (int32_t stage = 0; builder.has_backward() && stage < exchange.num_stages(); ++stage) {
     const std::vector<Seat> seats = seats_of(stage);
     plan_gradient_exchange_in(builder, exchange, stage);
-    plan_single_step_backward(builder, seats, {seats.size(), found->front()}, stage, dkv_merges);
-    plan_gradient_exchange_out(builder, exchange, stage, stage);
+    replica.add_backward(builder, seats, stage, merges);
+    plan_single_step_backward(builder, seats, {seats.size(), found->front()}, stage, merges);
+    plan_gradient_exchange_out(builder, exchange, replica, stage, stage);
   }
   return std::nullopt;
 }

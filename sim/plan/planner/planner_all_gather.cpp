@@ -1,5 +1,5 @@
 #include "sim/plan/plan_size.h"
-#include "sim/plan/planner/planner_parts.h"
+#include "sim/plan/planner/replicated_keys.h"
 
 #include <algorithm>
 
@@ -11,7 +11,8 @@ namespace {
 struct GatherOrder {
   RunListId ranked_tokens{}, tokens{};
   RunListId to_sequence{}, to_ranks{};
-  IdVector<RankId, RunListId> rows;  // in rank order
+  IdVector<RankId, RunListId> rows;       // of each rank, in rank order
+  IdVector<RankId, RunListId> home_rows;  // the same rows in its home buffers
   bool reorders = false;
 };
 
@@ -23,23 +24,27 @@ struct Gather {
   IdVector<RankId, BufferId> d_ranked, d_sequence;
 };
 
-GatherOrder make_gather_order(PlanBuilder& builder) {
+GatherOrder make_gather_order(PlanBuilder& builder, const ReplicatedKeys& replicated) {
   const Layout& layout = builder.plan().layout;
   GatherOrder order;
+  order.home_rows = replicated.other_rows;
   // One-token stripes match stripes of the same stride only in rank order.
   order.reorders = layout.kind != LayoutKind::striped || builder.scenario().parallel.stripe > 1;
   std::vector<TokenRun> ranked;
+  std::vector<std::vector<TokenRun>> by_rank;
   int64_t row = 0;
-  for (const auto& runs : layout.kv_runs) {
+  for (const RunListId list : replicated.other_tokens) {
+    const auto runs = builder.plan().list(list);
     ranked.insert(ranked.end(), runs.begin(), runs.end());
-    const int64_t count = count_ids(runs);
+    by_rank.emplace_back(runs.begin(), runs.end());
+    const int64_t count = builder.plan().rows(list);
     order.rows.push_back(builder.add_list({{row, row + count, 1}}));
     row += count;
   }
   order.ranked_tokens = builder.add_list(ranked);
   order.tokens = order.ranked_tokens;
   if (order.reorders) {
-    const ReorderIndex index = reorder_to_sequence(layout.kv_runs.values());
+    const ReorderIndex index = reorder_to_sequence(by_rank);
     order.to_sequence = builder.add_list(index.rank_to_sequence);
     order.to_ranks = builder.add_list(index.sequence_to_rank);
     order.tokens = builder.add_list(index.sequence_tokens);
@@ -76,6 +81,7 @@ void add_gather(PlanBuilder& builder, Pass& pass, const GatherOrder& order, cons
       item.dst = dst;
       item.from = builder.plan().home[src].kv;
       item.to = gather.ranked[dst];
+      item.from_rows = order.home_rows[src];
       item.to_rows = order.rows[src];
       item.heads = gather.kv_heads;
       item.payload = Payload::kv;
@@ -117,6 +123,7 @@ void add_reduce_scatter(PlanBuilder& builder, const GatherOrder& order, const Ga
       item.from = gather.d_ranked[src];
       item.to = builder.plan().home[dst].dkv;
       item.from_rows = order.rows[dst];
+      item.to_rows = order.home_rows[dst];
       item.heads = gather.kv_heads;
       item.payload = Payload::dkv;
       item.link = LinkClass::direct;
@@ -171,7 +178,8 @@ void add_copies_home(PlanBuilder& builder, Pass& pass, const std::vector<Seat>& 
 }  // namespace
 
 std::optional<Error> plan_all_gather(PlanBuilder& builder) {
-  const GatherOrder order = make_gather_order(builder);
+  const ReplicatedKeys replicated = add_replicated_keys(builder);
+  const GatherOrder order = make_gather_order(builder, replicated);
   const auto num_stages = static_cast<int32_t>(count_head_stages(builder.scenario()));
   const int32_t kv_heads = builder.attention().kv_heads;
   const int32_t size = num_stages == 1 ? kv_heads : builder.scenario().parallel.heads_per_stage;
@@ -193,23 +201,28 @@ std::optional<Error> plan_all_gather(PlanBuilder& builder) {
       builder, q_tables,
       {make_pieces(builder.plan().list(order.tokens), builder.slots(), Side::kv)}, jobs);
   if (!ranges) return too_many_slices();
+  ReplicaWork replica;
+  if (auto error = replica.find(builder, replicated, seats.front())) return error;
+  std::map<BufferId, int32_t> merges;
   Pass &forward = builder.plan().forward, &backward = builder.plan().backward;
   for (int32_t stage = 0; stage < num_stages; ++stage) {
     const auto s = static_cast<size_t>(stage);
     add_gather(builder, forward, order, gathers[s], stage);
-    plan_single_step_forward(builder, seats[s], *ranges, stage);
+    replica.add_forward(builder, seats[s], stage, merges);
+    plan_single_step_forward(builder, seats[s], *ranges, stage, merges);
     add_copies_home(builder, forward, seats[s], Payload::out, stage);
   }
-  std::map<BufferId, int32_t> dkv_merges;
   for (int32_t stage = 0; builder.has_backward() && stage < num_stages; ++stage) {
     const auto s = static_cast<size_t>(stage);
     if (builder.scenario().parallel.backward_kv == BackwardKv::refetch)
       add_gather(builder, backward, order, gathers[s], stage);
-    plan_single_step_backward(builder, seats[s], *ranges, stage, dkv_merges);
+    replica.add_backward(builder, seats[s], stage, merges);
+    plan_single_step_backward(builder, seats[s], *ranges, stage, merges);
     add_copies_home(builder, backward, seats[s], Payload::dq, stage);
     add_reduce_scatter(builder, order, gathers[s], stage);
   }
   if (!builder.has_backward()) return std::nullopt;
+  replica.add_shares_home(builder, num_stages - 1);
   builder.open_stage(backward, num_stages - 1, StageKind::finish);
   for (const RankId rank : builder.ranks()) builder.add_finish(rank, builder.plan().home[rank].dkv);
   builder.close_stage();

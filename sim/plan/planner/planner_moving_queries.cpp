@@ -160,7 +160,9 @@ std::optional<Error> plan_gather_q(PlanBuilder& builder) {
       step.computes.push_back({rank, home.q[owner], home.kv[rank]});
     }
   }
-  return compile_draft(builder, draft);
+  if (!adds_scaled_partials(builder.scenario().parallel)) return compile_draft(builder, draft);
+  if (auto error = plan_scaled_forward(builder)) return error;
+  return compile_backward(builder, draft);
 }
 
 }  // namespace cpscope

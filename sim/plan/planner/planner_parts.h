@@ -10,6 +10,9 @@
 
 namespace cpscope {
 
+class ReplicaWork;
+struct ReplicatedKeys;
+
 /// Buffers of one rank of a ring (or of a rank alone) for its computes: query side, own KV, and the
 /// heads that it handles.
 struct Seat {
@@ -26,6 +29,8 @@ std::vector<Seat> home_seats(const PlanBuilder& builder);
 struct Rings {
   std::vector<Seat> seats;
   std::vector<std::vector<int32_t>> members;  // [ring][position] -> seat
+  // Merges into an out, or a dq, before the ring's own.
+  std::map<BufferId, int32_t> merges;
 };
 
 /// State of the forward ring that the backward ring needs.
@@ -56,6 +61,7 @@ struct GroupSide {
   RunListId to_sequence{}, to_ranks{};
   RunListId ranked{}, sequence{};  // the tokens in either order
   std::vector<RunListId> rows;     // [index] rows of this rank's tokens in the rank-ordered buffer
+  std::vector<RunListId> home_rows;  // [index] the same rows in its home buffers
 };
 
 struct GroupOrder {
@@ -81,7 +87,7 @@ struct HeadExchange {
 /// `heads_per_stage`: query heads of a rank in a stage, 0 for all.
 HeadExchange make_head_exchange(PlanBuilder& builder,
                                 const std::vector<std::vector<RankId>>& groups,
-                                int32_t heads_per_stage);
+                                const ReplicatedKeys& replicated, int32_t heads_per_stage);
 /// q of a stage, and KV that no earlier stage has used: home -> rank order -> sequence order, in
 /// the forward step that has the stage's number.
 void plan_exchange_in(PlanBuilder& builder, const HeadExchange& exchange, int32_t stage);
@@ -92,8 +98,9 @@ void plan_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32
 void plan_gradient_exchange_in(PlanBuilder& builder, const HeadExchange& exchange, int32_t stage);
 /// dq of a stage, and dkv to which no later stage adds: sequence order -> rank order -> home.
 /// Shares of a KV head that several ranks read are added at home.
-void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32_t stage,
-                                int32_t step);
+/// After the last stage also the shares of `replica`.
+void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchange,
+                                const ReplicaWork& replica, int32_t stage, int32_t step);
 
 std::optional<Error> plan_p2p(PlanBuilder& builder);
 std::optional<Error> plan_a2a(PlanBuilder& builder);
@@ -115,18 +122,24 @@ std::optional<Error> plan_helper_ring(PlanBuilder& builder);
 /// Mesh-Attention (arXiv:2512.20968): rank r computes mesh_q query chunks against cp_size / mesh_q
 /// key chunks, its own ones among them; one chunk arrives in each step.
 std::optional<Error> plan_mesh(PlanBuilder& builder);
-/// All queries are gathered on every rank, keys stay, partial results return all at once.
+/// All queries are gathered on every rank, keys stay, partial results return all at once; or, with
+/// combine = reduce_scatter, plan_scaled_forward.
 std::optional<Error> plan_gather_q(PlanBuilder& builder);
+/// A forward over gathered queries as decoders do it: every rank gets the lse of all ranks'
+/// results, scales its own by the lse of all together, and the owners of the rows add what they
+/// get.
+std::optional<Error> plan_scaled_forward(PlanBuilder& builder);
 
 /// One compute item per seat, with all of its KV present: compute, merge and finish in one step.
-/// `ranges` are by seat.
+/// `ranges` are by seat; `merges` counts what has been merged into each accumulator.
 void plan_single_step_forward(PlanBuilder& builder, const std::vector<Seat>& seats,
-                              const std::vector<SliceRange>& ranges, int32_t step);
+                              const std::vector<SliceRange>& ranges, int32_t step,
+                              std::map<BufferId, int32_t>& merges);
 /// The backward of plan_single_step_forward: dq of every seat becomes complete; its dkv too, unless
-/// seats of other steps add to the same one. `dkv_merges` counts what has been added to each dkv.
+/// seats of other steps add to the same one.
 void plan_single_step_backward(PlanBuilder& builder, const std::vector<Seat>& seats,
                                const std::vector<SliceRange>& ranges, int32_t step,
-                               std::map<BufferId, int32_t>& dkv_merges);
+                               std::map<BufferId, int32_t>& merges);
 
 /// The forward item of a seat against one KV buffer.
 ComputeItem forward_item(const Seat& seat, BufferId kv, RunListId kv_tokens, BufferId partial,

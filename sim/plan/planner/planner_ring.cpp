@@ -1,4 +1,4 @@
-#include "sim/plan/planner/planner_parts.h"
+#include "sim/plan/planner/replicated_keys.h"
 
 #include <fmt/format.h>
 
@@ -146,7 +146,8 @@ void add_backward_buffers(BackwardRing& ring) {
     ring.dq_partial.push_back(ring.builder.add_partial(seat.dq));
     ring.dkv_partial.push_back(ring.builder.add_buffer(
         seat.rank, BufferKind::dkv, BufferRole::partial, kNoTokens, rows, seat.kv_heads));
-    ring.dq_merges.push_back(0);
+    const auto before = ring.geometry.rings.merges.find(seat.dq);
+    ring.dq_merges.push_back(before == ring.geometry.rings.merges.end() ? 0 : before->second);
   }
 }
 
@@ -219,6 +220,56 @@ void add_dkv_hops(BackwardRing& ring, int32_t step) {
   ring.builder.close_stage();
 }
 
+/// Copies the keys of every rank that not all ranks hold to buffers of their own, for the ring.
+void take_other_keys(PlanBuilder& builder, const ReplicatedKeys& replicated,
+                     std::vector<Seat>& seats) {
+  builder.open_stage(builder.plan().forward, 0, StageKind::transfer);
+  for (Seat& seat : seats) {
+    const auto add = [&](BufferKind kind) {
+      return builder.add_buffer(seat.rank, kind, BufferRole::moved, seat.kv_tokens, seat.kv_heads);
+    };
+    seat.kv_tokens = replicated.other_tokens[seat.rank];
+    TransferItem item;
+    item.src = item.dst = seat.rank;
+    item.from = seat.kv;
+    item.to = seat.kv = add(BufferKind::kv);
+    item.from_rows = replicated.other_rows[seat.rank];
+    item.heads = seat.kv_heads;
+    item.payload = Payload::kv;
+    builder.add_transfer(item);
+    if (builder.has_backward()) seat.dkv = add(BufferKind::dkv);
+  }
+  builder.close_stage();
+}
+
+/// Adds what the ring has summed, and all ranks' shares of the other keys, to the sums at home.
+void bring_gradients_home(PlanBuilder& builder, const ReplicatedKeys& replicated,
+                          const ReplicaWork& replica, const std::vector<Seat>& seats) {
+  Pass& pass = builder.plan().backward;
+  const int32_t step = pass.num_steps - 1;
+  builder.open_stage(pass, step, StageKind::merge);
+  for (const RankId rank : builder.ranks())
+    builder.add_merge(rank, kNoBuffer, builder.plan().home[rank].dkv, 0);
+  builder.close_stage();
+  builder.open_stage(pass, step, StageKind::transfer);
+  for (const Seat& seat : seats) {
+    TransferItem item;
+    item.src = item.dst = seat.rank;
+    item.from = seat.dkv;
+    item.to = builder.plan().home[seat.rank].dkv;
+    item.to_rows = replicated.other_rows[seat.rank];
+    item.heads = seat.kv_heads;
+    item.payload = Payload::dkv;
+    item.landing = Landing::add;
+    builder.add_transfer(item);
+  }
+  builder.close_stage();
+  replica.add_shares_home(builder, step);
+  builder.open_stage(pass, step, StageKind::finish);
+  for (const RankId rank : builder.ranks()) builder.add_finish(rank, builder.plan().home[rank].dkv);
+  builder.close_stage();
+}
+
 }  // namespace
 
 ComputeItem forward_item(const Seat& seat, BufferId kv, RunListId kv_tokens, BufferId partial,
@@ -252,8 +303,12 @@ std::optional<Error> plan_ring_forward(PlanBuilder& builder, const Rings& rings,
   if (auto error = find_ring_slices(builder, geometry, state)) return error;
   add_ring_slots(builder, geometry, state);
   std::vector<BufferId> partial;
-  for (const Seat& seat : rings.seats) partial.push_back(builder.add_partial(seat.out));
-  std::vector<int32_t> merges(rings.seats.size(), 0);
+  std::vector<int32_t> merges;
+  for (const Seat& seat : rings.seats) {
+    partial.push_back(builder.add_partial(seat.out));
+    const auto before = rings.merges.find(seat.out);
+    merges.push_back(before == rings.merges.end() ? 0 : before->second);
+  }
   Pass& pass = builder.plan().forward;
   for (int32_t step = 0; step < geometry.size; ++step) {
     builder.open_stage(pass, step, StageKind::transfer);
@@ -318,9 +373,17 @@ std::optional<Error> plan_p2p(PlanBuilder& builder) {
   rings.seats = home_seats(builder);
   rings.members.emplace_back();
   for (int32_t r = 0; r < builder.num_ranks(); ++r) rings.members.front().push_back(r);
+  const ReplicatedKeys replicated = add_replicated_keys(builder);
+  if (replicated.are_there()) take_other_keys(builder, replicated, rings.seats);
+  ReplicaWork replica;
+  if (auto error = replica.find(builder, replicated, rings.seats)) return error;
+  replica.add_forward(builder, rings.seats, 0, rings.merges);
   RingState state;
   if (auto error = plan_ring_forward(builder, rings, state)) return error;
-  if (builder.has_backward()) plan_ring_backward(builder, rings, state);
+  if (!builder.has_backward()) return std::nullopt;
+  replica.add_backward(builder, rings.seats, 0, rings.merges);
+  plan_ring_backward(builder, rings, state);
+  if (replicated.are_there()) bring_gradients_home(builder, replicated, replica, rings.seats);
   return std::nullopt;
 }
 

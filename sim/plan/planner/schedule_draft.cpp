@@ -552,6 +552,19 @@ class PassCompiler {
   std::vector<Arrived> arrived_;  // partial results that the owners have to merge
 };
 
+std::optional<Error> compile_passes(PlanBuilder& builder, const ScheduleDraft& draft,
+                                    bool has_forward) {
+  DraftReader reader(builder, draft);
+  if (auto error = reader.check_places()) return error;
+  std::vector<SliceRange> ranges;
+  if (auto error = reader.intersect(ranges)) return error;
+  if (has_forward) PassCompiler(builder, draft, ranges, Direction::forward).run();
+  if (!builder.has_backward()) return std::nullopt;
+  builder.add_home_stats();
+  PassCompiler(builder, draft, ranges, Direction::backward).run();
+  return std::nullopt;
+}
+
 }  // namespace
 
 HomeBlocks add_home_blocks(const PlanBuilder& builder, ScheduleDraft& draft) {
@@ -564,15 +577,11 @@ HomeBlocks add_home_blocks(const PlanBuilder& builder, ScheduleDraft& draft) {
 }
 
 std::optional<Error> compile_draft(PlanBuilder& builder, const ScheduleDraft& draft) {
-  DraftReader reader(builder, draft);
-  if (auto error = reader.check_places()) return error;
-  std::vector<SliceRange> ranges;
-  if (auto error = reader.intersect(ranges)) return error;
-  PassCompiler(builder, draft, ranges, Direction::forward).run();
-  if (!builder.has_backward()) return std::nullopt;
-  builder.add_home_stats();
-  PassCompiler(builder, draft, ranges, Direction::backward).run();
-  return std::nullopt;
+  return compile_passes(builder, draft, true);
+}
+
+std::optional<Error> compile_backward(PlanBuilder& builder, const ScheduleDraft& draft) {
+  return builder.has_backward() ? compile_passes(builder, draft, false) : std::nullopt;
 }
 
 }  // namespace cpscope

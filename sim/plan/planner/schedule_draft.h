@@ -72,5 +72,7 @@ HomeBlocks add_home_blocks(const PlanBuilder& builder, ScheduleDraft& draft);
 /// other ranks, and results, share buffers if they are not used at the same time.
 /// Errors: a rank sends or computes with a block that it does not hold (yet); too many slices.
 std::optional<Error> compile_draft(PlanBuilder& builder, const ScheduleDraft& draft);
+/// The backward alone, for a forward that was made otherwise.
+std::optional<Error> compile_backward(PlanBuilder& builder, const ScheduleDraft& draft);
 
 }  // namespace cpscope

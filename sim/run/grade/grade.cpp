@@ -431,8 +431,11 @@ Hops count_hops(const Plan& plan) {
     shares[sum] += most;
   }
   Hops hops;
-  for (const TransferItem& item : plan.forward.transfers)
+  for (const TransferItem& item : plan.forward.transfers) {
     hops.rounds_partials |= item.payload == Payload::partial && !item.wire_fp32;
+    hops.adds_in_dtype |=
+        item.payload == Payload::out && item.landing == Landing::add && !item.wire_fp32;
+  }
   for (const TransferItem& item : plan.backward.transfers)
     hops.rounds_dq |=
         item.payload == Payload::dq && item.landing == Landing::add && !item.wire_fp32;

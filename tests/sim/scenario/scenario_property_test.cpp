@@ -180,6 +180,8 @@ Parallel pick_parallel() {
   parallel.backward_kv = pick(kBackwardKvs);
   parallel.partial_wire = pick(kWireFormats);
   parallel.mesh_q = parallel.a2a_size;
+  parallel.kv_replicated = pick_bool() ? 0 : pick_integer(1, kMaxTokens);
+  parallel.combine = pick(kCombines);
   parallel.heads_per_stage = pick_bool() ? 0 : static_cast<int32_t>(pick_integer(1, kMaxHeads));
   return parallel;
 }
