@@ -76,7 +76,9 @@ std::vector<int64_t> PartialMerger<T>::cells_of(const MergeItem& item) const {
     for (int64_t head = 0; head < heads; ++head) found.push_back(row * heads + head);
   };
   if (item.into_rows == kAllRows) {
-    for (int64_t row = 0; row < spec.rows; ++row) add_row(row);
+    // A shared buffer may be larger than the rows that it holds now, or smaller.
+    const int64_t rows = std::min(spec.rows, plan_.buffer(item.partial).rows);
+    for (int64_t row = 0; row < rows; ++row) add_row(row);
     return found;
   }
   for (const TokenRun& run : plan_.list(item.into_rows)) {

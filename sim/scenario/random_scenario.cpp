@@ -221,18 +221,19 @@ void roll_stages(uint64_t seed, const RandomSpace& space, Parallel& parallel) {
   Dice dice(seed ^ 0x57a6e5);
   if (has_head_stages(parallel.comm_type) && dice.chance(40))
     parallel.heads_per_stage = static_cast<int32_t>(dice.between(1, 3));
-  if (space.replicates_keys && may_replicate_keys(parallel.comm_type) && dice.chance(50))
+  if (space.for_walker && may_replicate_keys(parallel.comm_type) && dice.chance(50))
     parallel.kv_replicated = dice.between(1, 9);
 }
 
-void roll_moving_queries(uint64_t seed, Parallel& parallel) {
+void roll_moving_queries(uint64_t seed, const RandomSpace& space, Parallel& parallel) {
   Dice dice(seed ^ 0x9a55e5);
   parallel.comm_type = dice.pick({CommType::pass_q, CommType::token_ring, CommType::helper_ring,
                                   CommType::mesh, CommType::gather_q});
   parallel.partial_wire = dice.pick({WireFormat::dtype, WireFormat::fp32});
   parallel.mesh_q = dice.pick({1, 2, 3, parallel.cp_size});
   while (parallel.cp_size % parallel.mesh_q != 0) --parallel.mesh_q;
-  parallel.combine = dice.pick({Combine::all_to_all, Combine::reduce_scatter});
+  if (space.for_walker)
+    parallel.combine = dice.pick({Combine::all_to_all, Combine::reduce_scatter});
 }
 
 /// Draws of its own, for the same reason.
@@ -271,7 +272,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   if (dice.chance(12)) roll_imported_order(dice, scenario.batch, scenario.parallel);
   if (space.is_wide && scenario.parallel.layout == LayoutKind::lpt && dice.chance(40))
     scenario.parallel.layout = LayoutKind::lpt_local;
-  if (space.moves_queries) roll_moving_queries(seed, scenario.parallel);
+  if (space.moves_queries) roll_moving_queries(seed, space, scenario.parallel);
   roll_stages(seed, space, scenario.parallel);
   return scenario;
 }

@@ -15,7 +15,7 @@ struct RandomSpace {
   /// chunks, logits of several hundred, batches without a token, large slots.
   bool is_wide = false;
   bool moves_queries = false;  // only communication types in which other ranks' results are merged
-  bool replicates_keys = false;  // some scenarios with keys that every rank holds
+  bool for_walker = false;  // some with what only the CPU executes: kv_replicated, reduce_scatter
 };
 
 /// A random small scenario over the whole space of communication types, layouts, masks, formats,
