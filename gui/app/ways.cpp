@@ -120,8 +120,10 @@ void go_on(AppState& state, TriedWays tried) {
 Parallel way_of(const Parallel& taken, Parallel own) {
   own.comm_type = taken.comm_type;
   own.layout = taken.layout;
-  if (taken.comm_type == CommType::a2a_p2p) own.a2a_size = taken.a2a_size;
+  if (has_head_groups(taken.comm_type)) own.a2a_size = taken.a2a_size;
   if (taken.comm_type == CommType::mesh) own.mesh_q = taken.mesh_q;
+  if (has_windows(taken.comm_type)) own.ring_window = taken.ring_window;
+  if (has_ring_backward(taken.comm_type)) own.ring_backward = taken.ring_backward;
   if (taken.comm_type == CommType::gather_q) own.combine = taken.combine;
   if (has_head_stages(taken.comm_type)) own.heads_per_stage = taken.heads_per_stage;
   if (taken.comm_type == CommType::group_cast) own.dispatch = taken.dispatch;

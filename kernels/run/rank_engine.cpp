@@ -199,6 +199,13 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
     if (dim > kMaxHeadDim)
       return fmt::format("the GPU kernels hold head dimensions up to {}: {}", kMaxHeadDim, dim);
   }
+  const auto is_sum_of_ring = [&](const TransferItem& item) {
+    return item.payload == Payload::dq && item.landing == Landing::replace &&
+           plan.buffer(item.from).tokens == kNoTokens;
+  };
+  const auto& sent = plan.backward.transfers;
+  if (std::any_of(sent.begin(), sent.end(), is_sum_of_ring))
+    return "sums of dQ that travel round a ring are not in the GPU executors yet";
   if (plan.home.front().replica != kNoBuffer)
     return "keys that every rank holds (kv_replicated) are not in the GPU executors yet";
   if (adds_scaled_partials(plan.scenario.parallel))

@@ -221,7 +221,7 @@ std::vector<Fault> hand_over_faults() {
                               "the lengths fit both sizes"},
        .plant = plant_cached_packing},
       {.name = "stages_take_heads_in_natural_order",
-       .field_class = "M5",
+       .field_class = "M7",
        .place = FaultPlace::inputs,
        .detector = Detector::head,
        .source = "arXiv:2602.21196, untied-ulysses@e465aa8",

@@ -435,7 +435,7 @@ std::vector<Fault> movement_faults() {
                               "there is one copy"},
        .plant = plant_copies_counted},
       {.name = "replicated_keys_counted_by_every_rank",
-       .field_class = "M6",
+       .field_class = "M8",
        .place = FaultPlace::plan,
        .detector = Detector::count,
        .source = "sgl-project/sglang, diffusion under sequence parallelism, 2026-08",

@@ -54,6 +54,8 @@ class ScenarioKeys(TypedDict, total=False):
     backward_kv: str
     partial_wire: str
     mesh_q: int
+    ring_window: int
+    ring_backward: str
     combine: str
     heads_per_stage: int
     kv_replicated: int

@@ -22,7 +22,12 @@ constexpr CommRecipe kComms[] = {
     {"helper_ring", CommType::helper_ring},
     {"mesh", CommType::mesh},
     {"gather_q", CommType::gather_q},
-    {"gather_q, scaled", CommType::gather_q, DkvHops::home, Dispatch::tokens,
+    {"p2p, Q moves back", CommType::p2p, DkvHops::home, Dispatch::tokens, RingBackward::q},
+    {"double_ring", CommType::double_ring},
+    {"double_ring, Q moves back", CommType::double_ring, DkvHops::home, Dispatch::tokens,
+     RingBackward::q},
+    {"a2a+double_ring", CommType::a2a_double_ring},
+    {"gather_q, scaled", CommType::gather_q, DkvHops::home, Dispatch::tokens, RingBackward::kv,
      Combine::reduce_scatter},
 };
 

@@ -235,9 +235,18 @@ void drop(Pass& pass, StageKind kind, int64_t index) {
 
 TEST(MovingQueries, APlanThatLosesOrMovesOneItemIsRefused) {
   std::vector<Scenario> scenarios;
-  for (const CommType comm : {CommType::pass_q, CommType::token_ring, CommType::helper_ring,
-                              CommType::mesh, CommType::gather_q, CommType::gather_q})
+  for (const auto& [comm, ring_backward] : {std::pair{CommType::pass_q, RingBackward::kv},
+                                            {CommType::token_ring, RingBackward::kv},
+                                            {CommType::helper_ring, RingBackward::kv},
+                                            {CommType::mesh, RingBackward::kv},
+                                            {CommType::p2p, RingBackward::q},
+                                            {CommType::double_ring, RingBackward::kv},
+                                            {CommType::double_ring, RingBackward::q},
+                                            {CommType::gather_q, RingBackward::kv},
+                                            {CommType::gather_q, RingBackward::kv}}) {
     scenarios.push_back(make_moving_case(64, 4, comm, 2, 1));
+    scenarios.back().parallel.ring_backward = ring_backward;
+  }
   scenarios.back().parallel.combine = Combine::reduce_scatter;
   for (const Scenario& scenario : scenarios) {
     const Plan healthy = plan_of(scenario);

@@ -168,7 +168,9 @@ Attention pick_attention(const Batch& batch) {
 Parallel pick_parallel() {
   Parallel parallel;
   parallel.a2a_size = static_cast<int32_t>(pick_integer(1, 64));
-  parallel.cp_size = parallel.a2a_size * static_cast<int32_t>(pick_integer(1, 1024));
+  parallel.ring_window = static_cast<int32_t>(pick_integer(1, 16));
+  parallel.cp_size =
+      parallel.a2a_size * parallel.ring_window * static_cast<int32_t>(pick_integer(1, 64));
   parallel.comm_type = pick(kCommTypes);
   parallel.layout = pick(std::vector<LayoutKind>{LayoutKind::contiguous, LayoutKind::dual_chunk,
                                                  LayoutKind::dual_chunk_packed, LayoutKind::striped,
@@ -180,6 +182,7 @@ Parallel pick_parallel() {
   parallel.backward_kv = pick(kBackwardKvs);
   parallel.partial_wire = pick(kWireFormats);
   parallel.mesh_q = parallel.a2a_size;
+  parallel.ring_backward = pick(kRingBackwards);
   parallel.kv_replicated = pick_bool() ? 0 : pick_integer(1, kMaxTokens);
   parallel.combine = pick(kCombines);
   parallel.heads_per_stage = pick_bool() ? 0 : static_cast<int32_t>(pick_integer(1, kMaxHeads));
