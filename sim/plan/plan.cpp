@@ -149,6 +149,11 @@ std::string_view to_name(Payload value) {
   return value == Payload::partial ? "partial" : to_name(kind_of(value));
 }
 
+std::string_view to_name(LinkClass value) {
+  constexpr std::string_view kNames[] = {"self", "ring", "group", "direct"};
+  return kNames[static_cast<size_t>(value)];
+}
+
 std::string_view to_name(StageKind value) {
   constexpr std::string_view kNames[] = {"transfer", "reorder", "compute", "merge", "finish"};
   return kNames[static_cast<size_t>(value)];

@@ -245,5 +245,6 @@ std::string_view to_name(BufferKind value);
 std::string_view to_name(BufferRole value);
 std::string_view to_name(Payload value);
 std::string_view to_name(StageKind value);
+std::string_view to_name(LinkClass value);
 
 }  // namespace cpscope

@@ -408,12 +408,14 @@ std::string first_byte_difference(const ByRank& expected, const ByRank& seen,
 /// Checks that the bytes of every transfer equal its rows x heads x head_dim x element size on the
 /// wire. Rows and dtype are what the item itself states, so they are read as the planner reads
 /// them. The closed forms count rows and bytes without them.
-std::optional<std::string> check_item_bytes(const Plan& plan) {
+std::optional<std::string> check_item_bytes(const Plan& plan, std::optional<ItemId>& wrong) {
   const Numerics& numerics = plan.scenario.numerics;
   const CommType type = plan.scenario.parallel.comm_type;
   const bool may_widen_rings = has_windows(type) || type == CommType::custom;
-  for (const Pass* pass : {&plan.forward, &plan.backward}) {
-    for (const TransferItem& item : pass->transfers) {
+  for (const Direction direction : kDirections) {
+    const std::vector<TransferItem>& transfers = plan.pass(direction).transfers;
+    for (const TransferItem& item : transfers) {
+      wrong = ItemId{direction, StageKind::transfer, &item - transfers.data()};
       const bool is_partial = item.payload == Payload::partial ||
                               (item.payload == Payload::out && item.landing == Landing::add);
       const bool may_be_fp32 =
@@ -469,10 +471,9 @@ std::optional<std::string> check_queries_see(const Plan& plan) {
 /// [rank] Lists of the queries that it computes.
 IdVector<RankId, std::vector<RunListId>> computed_queries(const Plan& plan) {
   IdVector<RankId, std::vector<RunListId>> lists(plan.home.size());
+  std::set<std::pair<RankId, RunListId>> known;
   for (const ComputeItem& item : plan.forward.computes) {
-    std::vector<RunListId>& known = lists[item.rank];
-    if (std::find(known.begin(), known.end(), item.q_tokens) == known.end())
-      known.push_back(item.q_tokens);
+    if (known.insert({item.rank, item.q_tokens}).second) lists[item.rank].push_back(item.q_tokens);
   }
   return lists;
 }
@@ -512,7 +513,8 @@ CheckResult check_cast_bytes(const Plan& plan) {
 }  // namespace
 
 CheckResult check_bytes(const Plan& plan) {
-  if (auto text = check_item_bytes(plan)) return broken("bytes", *text);
+  std::optional<ItemId> wrong;
+  if (auto text = check_item_bytes(plan, wrong)) return broken("bytes", *text, wrong);
   Sizes sizes(plan);
   sizes.replicated = count_replicated(plan);
   Expected expected;
