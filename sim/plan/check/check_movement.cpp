@@ -351,9 +351,9 @@ class Walk {
     Content& partial = at(item.partial);
     if (partial.result_of == kNothing && !partial.has_arrived)
       return where + " reads a result that is not there";
-    if (plan_.buffer(item.partial).rank != item.rank ||
-        plan_.buffer(item.partial).kind != plan_.buffer(item.into).kind ||
-        plan_.buffer(item.partial).heads != plan_.buffer(item.into).heads)
+    const BufferSpec &from = plan_.buffer(item.partial), &to = plan_.buffer(item.into);
+    if (from.rank != item.rank || from.kind != to.kind || from.heads.begin < to.heads.begin ||
+        from.heads.end > to.heads.end)
       return where + " adds another tensor or another rank's result";
     const RunListId tokens = partial.tokens;
     if (into.tokens == kNoTokens) into.tokens = tokens;

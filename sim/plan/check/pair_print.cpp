@@ -12,6 +12,8 @@
 namespace cpscope {
 namespace {
 
+constexpr int64_t kMostTokensToSearch = int64_t{1} << 24;
+
 constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
 
 uint64_t reduce(uint64_t value) { return value >= kPrime ? value - kPrime : value; }
@@ -243,9 +245,9 @@ std::string PairPrint::chance_of(Direction direction, std::pair<int64_t, int32_t
   return "; no compute item holds both";
 }
 
-std::string PairPrint::first_difference(Direction direction) const {
+std::optional<PairDifference> PairPrint::find_difference(Direction direction) const {
   const BatchSlots& slots = plan_.layout.slots;
-  if (slots.tokens > (int64_t{1} << 24)) return "the batch is too long to name the first pair";
+  if (slots.tokens > kMostTokensToSearch) return std::nullopt;
   const std::vector<ComputeItem>& computes = plan_.pass(direction).computes;
   std::map<RunListId, RowReader> q_readers, k_readers;
   const auto reader = [&](auto& readers, RunListId list, Side side) -> const RowReader& {
@@ -277,7 +279,7 @@ std::string PairPrint::first_difference(Direction direction) const {
     }
   }
   const auto wrong = std::find_if(open.begin(), open.end(), [](uint64_t sum) { return sum != 0; });
-  if (wrong == open.end()) return "no single query differs";
+  if (wrong == open.end()) return std::nullopt;
   const int64_t token = wrong - open.begin();
   // Of this query: how often each key is computed with each head, and by which item first.
   struct Seen {
@@ -313,16 +315,24 @@ std::string PairPrint::first_difference(Direction direction) const {
     }
   }
   for (const auto& [cell, found] : seen) {
-    if (found.times == 0) continue;
-    const std::string pair =
-        fmt::format("query token {} and key token {} with head {}", token, cell.first, cell.second);
-    if (found.first == nullptr)
-      return pair + " are never computed" + chance_of(direction, cell, token);
-    return fmt::format("{} are computed by rank {} in step {} and by rank {} in step {}", pair,
-                       to_index(found.first->rank), to_index(found.first->step),
-                       to_index(found.last->rank), to_index(found.last->step));
+    if (found.times != 0) return PairDifference{token, cell.first, cell.second, found.first, found.last};
   }
-  return fmt::format("the keys of query token {} differ", token);
+  return std::nullopt;
+}
+
+std::string PairPrint::first_difference(Direction direction) const {
+  if (plan_.layout.slots.tokens > kMostTokensToSearch)
+    return "the batch is too long to name the first pair";
+  const auto found = find_difference(direction);
+  if (!found) return "no single query differs";
+  const std::string pair = fmt::format("query token {} and key token {} with head {}", found->query,
+                                       found->key, found->head);
+  if (found->first == nullptr)
+    return pair + " are never computed" +
+           chance_of(direction, {found->key, found->head}, found->query);
+  return fmt::format("{} are computed by rank {} in step {} and by rank {} in step {}", pair,
+                     to_index(found->first->rank), to_index(found->first->step),
+                     to_index(found->last->rank), to_index(found->last->step));
 }
 
 }  // namespace cpscope

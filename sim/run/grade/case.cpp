@@ -232,7 +232,8 @@ CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptio
   outcome.executor = executor.value()->name();
 
   auto start = std::chrono::steady_clock::now();
-  Result<CheckedPlan> plan = plan_scenario(scenario);
+  Result<CheckedPlan> plan =
+      options.plan ? Result<CheckedPlan>(*options.plan) : plan_scenario(scenario);
   if (!plan) return stop(std::move(outcome), plan.error());
   outcome.plan = std::move(plan).value();
   outcome.summary = summarise(outcome.plan->plan());

@@ -32,6 +32,7 @@ struct CaseOptions {
   std::vector<WidenedBudget> budgets = {};  // wider budgets that the caller allows
   bool measures_items = false;              // for a record: when each item ran
   bool keeps_items = false;                 // for a record: the results of each item
+  std::optional<CheckedPlan> plan = {};     // of the scenario; none: its planner makes it
   bool keeps_exact = false;                 // the exact answer, and the error budget of every row
   // Called once the case is known to be run, before it is; may be empty.
   std::function<void(const WorkEstimate&)> estimated = {};
