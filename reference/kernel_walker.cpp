@@ -145,6 +145,18 @@ class KernelSeam {
   std::vector<double> max_logit_;
 };
 
+/// True if a rank merges or adds what another rank has computed for its queries.
+bool has_travelling_results(const Plan& plan) {
+  for (const Pass* pass : {&plan.forward, &plan.backward}) {
+    for (const TransferItem& item : pass->transfers) {
+      if (item.payload == Payload::partial ||
+          (item.payload == Payload::dq && item.landing == Landing::add))
+        return true;
+    }
+  }
+  return false;
+}
+
 class KernelWalker : public Executor {
  public:
   KernelWalker(std::string name, ItemKernel kernel)
@@ -159,7 +171,7 @@ class KernelWalker : public Executor {
 
   Result<RunOutput> run(const CheckedPlan& checked, const RunInputs& inputs,
                         const RunOptions& options) override {
-    if (sends_partials(checked.plan().scenario.parallel.comm_type))
+    if (has_travelling_results(checked.plan()))
       return make_error(
           ErrorKind::unavailable,
           fmt::format(

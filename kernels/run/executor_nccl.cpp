@@ -42,6 +42,12 @@ bool all_reach_each_other(const std::vector<int>& devices) {
   return true;
 }
 
+/// The wire of one process that drives all ranks, or of many.
+Wire choose_wire(Wire wanted, int32_t num_processes, const std::vector<int>& devices) {
+  const bool copies = wanted == Wire::copies && num_processes == 1 && all_reach_each_other(devices);
+  return copies ? Wire::copies : Wire::nccl;
+}
+
 class ExecutorNccl : public Executor {
  public:
   explicit ExecutorNccl(Result<NcclSettings> settings) : settings_(std::move(settings)) {}
@@ -78,7 +84,10 @@ class ExecutorNccl : public Executor {
                         "let one process drive all GPUs of the host");
     std::vector<int> devices = settings.devices;
     if (devices.empty()) devices = choose_devices(settings.place, count_devices().value()).value();
-    return report_devices(devices.front(), static_cast<int32_t>(devices.size()));
+    Result<DeviceReport> report =
+        report_devices(devices.front(), static_cast<int32_t>(devices.size()));
+    if (report) report.value().packs = choose_wire(settings.wire, 1, devices) == Wire::nccl;
+    return report;
   }
 
   int64_t memory_bytes(const CheckedPlan& checked) const override {
@@ -136,10 +145,7 @@ class ExecutorNccl : public Executor {
     group_->publish({num_runs_, Activity::preparing, 0});
     nccl_ = std::make_unique<NcclGroup>(library_->value().functions, *group_, devices);
     reachable_ = nccl_.get();
-    wire_ = settings.wire == Wire::copies && group_->num_processes() == 1 &&
-                    all_reach_each_other(devices)
-                ? Wire::copies
-                : Wire::nccl;
+    wire_ = choose_wire(settings.wire, group_->num_processes(), devices);
     return std::nullopt;
   }
 

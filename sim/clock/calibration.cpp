@@ -318,11 +318,13 @@ Result<Fit<RowCost>> fit_rows(std::span<const RowSample> samples) {
   return fit;
 }
 
-Result<Fit<LinkCurve>> fit_curve(std::span<const WireSample> samples, const RowCost& rows) {
+Result<Fit<LinkCurve>> fit_curve(std::span<const WireSample> samples,
+                                 const std::optional<RowCost>& packing) {
   if (const auto error = find_nonsense(samples, "transfer", 2)) return *error;
   const auto packing_us = [&](const WireSample& sample) {
-    return static_cast<double>(sample.messages) * rows.launch_us +
-           2 * sample.bytes / rows.copy_gb_s * 1e-3;
+    if (!packing) return 0.0;
+    return static_cast<double>(sample.messages) * packing->launch_us +
+           2 * sample.bytes / packing->copy_gb_s * 1e-3;
   };
   // Use the fastest sample of each size: the others waited for a late peer.
   std::map<double, const WireSample*> fastest;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,7 +67,8 @@ struct RowCost {
 /// Errors (bad_input): an invalid time, fewer than 2 sizes, times that do not grow with bytes.
 Result<Fit<RowCost>> fit_rows(std::span<const RowSample> samples);
 
-/// Messages of one rank in one stage, from packing to the end of the wire time.
+/// Messages of one rank in one stage, from the beginning of the first (packing, if it packs) to the
+/// end of the last.
 struct WireSample {
   std::string label;
   double bytes = 0;
@@ -74,9 +76,10 @@ struct WireSample {
   double us = 0;
 };
 
-/// One point per size: the fastest sample of that size without its packing. Errors (bad_input): an
-/// invalid time, fewer than 2 sizes.
-Result<Fit<LinkCurve>> fit_curve(std::span<const WireSample> samples, const RowCost& rows);
+/// One point per size: the fastest sample of that size, without its packing if `packing` gives the
+/// cost of it. Errors (bad_input): an invalid time, fewer than 2 sizes.
+Result<Fit<LinkCurve>> fit_curve(std::span<const WireSample> samples,
+                                 const std::optional<RowCost>& packing);
 
 /// A compute at the same time as transfers of its rank, and its time alone.
 struct SharedSample {

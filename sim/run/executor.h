@@ -60,6 +60,7 @@ struct DeviceReport {
   int32_t multiprocessors = 0;
   double memory_gib = 0;
   int32_t count = 1;  // 1: one GPU runs all ranks
+  bool packs = true;  // rows of a message go through staging memory on both GPUs
 };
 
 /// Something that can run a checked plan. The only base class of the project.

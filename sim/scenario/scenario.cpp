@@ -98,6 +98,8 @@ std::string_view to_name(CommType value) {
       return "mesh";
     case CommType::gather_q:
       return "gather_q";
+    case CommType::custom:
+      return "custom";
   }
   return "unknown";
 }
@@ -179,6 +181,7 @@ bool sends_partials(CommType type) {
     case CommType::helper_ring:
     case CommType::mesh:
     case CommType::gather_q:
+    case CommType::custom:
       return true;
     default:
       return false;

@@ -31,7 +31,8 @@ enum class CommType {
   token_ring,   // the same; each partial result returns during the next step
   helper_ring,  // DistFlashAttention: ranks without visible keys help others
   mesh,         // tiles of mesh_q query chunks by cp_size / mesh_q key chunks
-  gather_q      // queries are gathered, keys stay
+  gather_q,     // queries are gathered, keys stay
+  custom        // a schedule that no planner makes; only in a plan document
 };
 enum class LayoutKind {
   contiguous,
@@ -226,7 +227,8 @@ std::string describe_mask(const Attention& attention);
 
 /// Bytes of one element of dtype.
 int64_t element_bytes(Dtype dtype);
-/// True where a rank merges partial results that other ranks computed for its queries.
+/// True where a rank merges partial results that other ranks computed for its queries; a custom
+/// schedule may.
 bool sends_partials(CommType type);
 
 /// The dtype of dK/dV partials on the wire, by numerics.dkv_wire; with dtype fp64 always fp64.

@@ -3,6 +3,7 @@
 #include "sim/base/result.h"
 #include "sim/scenario/scenario.h"
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,12 +20,19 @@ struct LoadedScenario {
       warnings;  // e.g. "a2a_size does not apply to cp_comm_type p2p and is unused"
 };
 
+/// Where the text of a scenario comes from.
+enum class ScenarioOrigin : uint8_t {
+  file,
+  plan_document  // cp_comm_type may be custom: the document holds the schedule
+};
+
 /// Parses and validates TOML text. `path` names the file in errors and anchors relative file names.
 /// Errors: every wrong key or value is one complaint "path:line:column: what: value; hint" of kind
 /// bad_input; a well-formed request for something that cpscope does not do (FP8, bias, ALiBi,
 /// dropout) is of kind refused. Never allocates more than a small multiple of the text
 /// plus the sequences that the limits allow.
-Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& path);
+Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& path,
+                                      ScenarioOrigin origin = ScenarioOrigin::file);
 
 /// Reads the file and parses it. A file over 64 MiB is refused before it is read.
 Result<LoadedScenario> load_scenario(const std::string& path);

@@ -19,6 +19,7 @@ inline constexpr std::array kSoftmaxTypes = {SoftmaxType::vanilla, SoftmaxType::
                                              SoftmaxType::learnable};
 inline constexpr std::array kQkvFormats = {QkvFormat::bshd, QkvFormat::sbhd, QkvFormat::thd};
 inline constexpr std::array kPadSides = {PadSide::right, PadSide::left};
+// Those that a planner makes: custom is none of them.
 inline constexpr std::array kCommTypes = {
     CommType::p2p,        CommType::a2a,     CommType::all_gather, CommType::a2a_p2p,
     CommType::group_cast, CommType::pass_q,  CommType::token_ring, CommType::helper_ring,

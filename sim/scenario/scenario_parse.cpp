@@ -32,12 +32,26 @@ void read_top(const TableReader& table, Scenario& scenario) {
   }
 }
 
-void read_parallel(const TableReader& table, Parallel& parallel) {
+/// Reads the communication type; custom in a plan document alone.
+std::optional<CommType> read_comm_type(const TableReader& table, std::string_view key,
+                                       ScenarioOrigin origin) {
+  const TomlValue value = table.find(key);
+  if (value.kind() != TomlKind::text || value.text() != to_name(CommType::custom))
+    return table.choice<CommType>(key, kCommTypes);
+  if (origin == ScenarioOrigin::plan_document) return CommType::custom;
+  table.complain(
+      key, "is a schedule of its own, which a scenario does not hold: " + show_text(value.text()),
+      "write its steps as a plan document (as `cpscope plan FILE --json --full` prints "
+      "one), or with cpscope.Schedule in Python");
+  return std::nullopt;
+}
+
+void read_parallel(const TableReader& table, ScenarioOrigin origin, Parallel& parallel) {
   const std::string_view comm_key = "cp_comm_type";
   if (table.is_table()) table.require("cp_size", "give the number of ranks");
   const auto cp_size = table.integer("cp_size", 1, kMaxRanks);
   take_value(cp_size, parallel.cp_size);
-  take_value(table.choice<CommType>(comm_key, kCommTypes), parallel.comm_type);
+  take_value(read_comm_type(table, comm_key, origin), parallel.comm_type);
   take_value(table.choice<LayoutKind>("layout", kLayoutKinds), parallel.layout);
   const auto a2a_size = table.integer("a2a_size", 1, kMaxRanks);
   take_value(a2a_size, parallel.a2a_size);
@@ -226,7 +240,7 @@ void read_attention(const TableReader& table, Attention& attention) {
 namespace {
 
 Result<LoadedScenario> parse_logged(std::string_view text, const std::string& path,
-                                    std::vector<ReadKey>* log) {
+                                    ScenarioOrigin origin, std::vector<ReadKey>* log) {
   Result<TomlDocument> document = TomlDocument::parse(text, path);
   if (!document) return document.error();
 
@@ -237,7 +251,7 @@ Result<LoadedScenario> parse_logged(std::string_view text, const std::string& pa
   check_unknown_keys(tables);
   read_top(tables.top, scenario);
   read_attention(tables.attention, scenario.attention);
-  read_parallel(tables.parallel, scenario.parallel);
+  read_parallel(tables.parallel, origin, scenario.parallel);
   read_numerics(tables.numerics, scenario.numerics);
   read_batch(tables, base_dir, scenario.batch);
 
@@ -264,12 +278,13 @@ Result<LoadedScenario> parse_logged(std::string_view text, const std::string& pa
 
 }  // namespace
 
-Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& path) {
-  return parse_logged(text, path, nullptr);
+Result<LoadedScenario> parse_scenario(std::string_view text, const std::string& path,
+                                      ScenarioOrigin origin) {
+  return parse_logged(text, path, origin, nullptr);
 }
 
 void log_keys(std::string_view text, std::vector<ReadKey>& log) {
-  static_cast<void>(parse_logged(text, "<keys>", &log));
+  static_cast<void>(parse_logged(text, "<keys>", ScenarioOrigin::file, &log));
 }
 
 Result<LoadedScenario> load_scenario(const std::string& path) {

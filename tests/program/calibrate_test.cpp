@@ -78,8 +78,8 @@ class PredictedExecutor : public Executor {
   int64_t memory_bytes(const CheckedPlan& /*plan*/) const override { return 0; }
   bool can_hold(Dtype dtype) const override { return dtype != missing; }
   Result<DeviceReport> describe_devices() const override {
-    return DeviceReport{cluster_.device.name, "1.2.3", cluster_.device.multiprocessors,
-                        cluster_.device.memory_gib, gpus_};
+    return DeviceReport{cluster_.device.name,       "1.2.3", cluster_.device.multiprocessors,
+                        cluster_.device.memory_gib, gpus_,   cluster_.stacks[0].packs};
   }
   Result<RunOutput> run(const CheckedPlan& plan, const RunInputs& inputs,
                         const RunOptions& options) override {
@@ -96,6 +96,7 @@ class PredictedExecutor : public Executor {
       const auto ns = static_cast<double>(event.end_ns - event.start_ns) * factor;
       event.end_ns = event.start_ns + (stands_still ? 0 : std::llround(ns));
     }
+    if (sends_in_turn) send_in_turn(plan.plan(), output.events);
     for (int32_t i = 0; i < options.repeats; ++i) {
       output.forward_seconds.push_back(timeline.value().forward.total_us * 1e-6);
       if (plan.plan().scenario.numerics.backward)
@@ -105,9 +106,32 @@ class PredictedExecutor : public Executor {
   }
 
   Dtype missing = Dtype::fp64;
-  bool has_clock = true, stands_still = false;
+  bool has_clock = true, stands_still = false, sends_in_turn = false;
 
  private:
+  /// The messages of one rank in one stage follow each other, and end when they did together.
+  static void send_in_turn(const Plan& plan, std::vector<ItemEvent>& events) {
+    std::map<std::pair<int64_t, RankId>, std::vector<ItemEvent*>> stages;
+    for (ItemEvent& event : events) {
+      if (event.item.kind != StageKind::transfer || event.item.direction != Direction::forward)
+        continue;
+      const auto stage =
+          std::find_if(plan.forward.stages.begin(), plan.forward.stages.end(), [&](const Stage& s) {
+            return s.kind == StageKind::transfer && s.begin <= event.item.index &&
+                   event.item.index < s.end;
+          });
+      stages[{stage - plan.forward.stages.begin(), event.rank}].push_back(&event);
+    }
+    for (const auto& [key, sent] : stages) {
+      const auto count = static_cast<int64_t>(sent.size());
+      const int64_t begin = sent.front()->start_ns, each = (sent.front()->end_ns - begin) / count;
+      for (int64_t i = 0; i < count; ++i) {
+        sent[i]->start_ns = begin + i * each;
+        sent[i]->end_ns = begin + (i + 1) * each;
+      }
+    }
+  }
+
   std::string name_;
   Cluster cluster_;
   int32_t gpus_;
@@ -181,6 +205,24 @@ TEST(Calibration, GivesBackEveryConstantOfAKnownMachine) {
     for (const char* part : {"2026-11-21", "NVIDIA Imaginary", "driver 1.2.3", "cpscope calibrate"})
       EXPECT_NE(source.find(part), std::string::npos) << source;
   }
+}
+
+TEST(Calibration, CountsMessagesThatFollowEachOtherAndAreNotPacked) {
+  Cluster known = known_machine();
+  known.stacks[0].packs = false;
+  PredictedExecutor cuda("cuda", known, 1), nccl("nccl", known, 4);
+  nccl.sends_in_turn = true;
+  const Result<Calibration> done = calibrate(request_for(cuda, &nccl));
+  ASSERT_TRUE(done.ok()) << to_text(done.error());
+  const Cluster& mine = done.value().cluster;
+  EXPECT_FALSE(mine.stacks[0].packs);
+  for (const double bytes : {32768.0, 2097152.0})
+    expect_near(mine.inside.one_peer.time_us(bytes), known.inside.one_peer.time_us(bytes), 0.02,
+                fmt::format("one peer, {} bytes", bytes));
+  for (const double bytes : {98304.0, 1572864.0})
+    expect_near(mine.inside.many_peers.time_us(bytes), known.inside.many_peers.time_us(bytes), 0.02,
+                fmt::format("many peers, {} bytes", bytes));
+  EXPECT_EQ(mine.inside.source.find("packing"), std::string::npos) << mine.inside.source;
 }
 
 TEST(Calibration, BearsNoiseOfThreePercent) {

@@ -13,8 +13,9 @@ namespace {
 
 std::string_view describe_comm_type(CommType type) {
   constexpr std::string_view kWords[] = {
-      "ring",      "all-to-all",  "all-gather", "all-to-all and ring", "group-cast", "pass-Q ring",
-      "TokenRing", "helper ring", "mesh",       "gathered queries"};
+      "ring",       "all-to-all",       "all-gather",     "all-to-all and ring",
+      "group-cast", "pass-Q ring",      "TokenRing",      "helper ring",
+      "mesh",       "gathered queries", "custom schedule"};
   return kWords[static_cast<size_t>(type)];
 }
 

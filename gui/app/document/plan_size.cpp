@@ -28,6 +28,7 @@ double bytes_of_meeting(CommType comm) {
     case CommType::helper_ring:
     case CommType::mesh:
     case CommType::gather_q:
+    case CommType::custom:
       return 2000;
   }
   return 1400;

@@ -71,6 +71,8 @@ Polygon symbol_of(CommType type, Point at, float radius, Color color) {
       return ring_of(at, radius * 1.2F, 6, 0, color);
     case CommType::gather_q:
       return ring_of(at, radius * 1.3F, 3, 0, color);
+    case CommType::custom:
+      return ring_of(at, radius * 1.2F, 8, kUp, color);
   }
   return ring_of(at, radius, 16, kUp, color);
 }
@@ -92,6 +94,7 @@ Role role_of(CommType type) {
     case CommType::helper_ring:
     case CommType::mesh:
     case CommType::gather_q:
+    case CommType::custom:
       return Role::merge;
   }
   return Role::text;

@@ -47,6 +47,9 @@ class Measurement {
  private:
   bool has_group() const { return request_.group != nullptr; }
   bool is_one_gpu() const { return devices_.count == 1; }
+  std::optional<RowCost> packing() const {
+    return stack_.packs ? std::optional(row_cost_) : std::nullopt;
+  }
 
   void advance() {
     ++done_;
@@ -80,7 +83,9 @@ class Measurement {
     }
     stack_.name = name;
     stack_.kernels.clear();
-    stack_.packs = stack_.overlaps = true;
+    // One GPU does not send, so it does not tell whether messages are packed.
+    if (has_group()) stack_.packs = group_devices_.packs;
+    stack_.overlaps = true;
     stack_.first_merge_passes = 2;
     stack_.merge_passes = 3;
     Cluster& cluster = result_.cluster;
@@ -242,7 +247,7 @@ class Measurement {
           add_wires(run.value(), samples);
         }
       }
-      Result<Fit<LinkCurve>> fit = fit_curve(samples, row_cost_);
+      Result<Fit<LinkCurve>> fit = fit_curve(samples, packing());
       if (!fit) return fit.error();
       const bool is_ring = comm_type == CommType::p2p;
       (is_ring ? inside.one_peer : inside.many_peers) = fit.value().constants;
@@ -289,7 +294,7 @@ class Measurement {
       const auto found = alone.find(event.rank);
       if (event.item.kind != StageKind::compute || event.step == last || found == alone.end())
         continue;
-      const std::vector<BusyTime> transfers = transfers_of(run, event.rank, row_cost_);
+      const std::vector<BusyTime> transfers = transfers_of(run, event.rank, packing());
       const double begin = static_cast<double>(event.start_ns) * 1e-3 + launch_us;
       const BusyTime compute{begin, static_cast<double>(event.end_ns) * 1e-3};
       const double shared = length_of({compute}) - uncovered_us({compute}, transfers);
@@ -364,8 +369,8 @@ class Measurement {
     if (has_group()) {
       cluster.inside.name = fmt::format("between {} GPUs of one host", group_devices_.count);
       cluster.inside.source =
-          fmt::format("{}: rings and all-gathers, the fastest of each size without its packing",
-                      measured(group_devices_.count));
+          fmt::format("{}: rings and all-gathers, the fastest of each size{}",
+                      measured(group_devices_.count), stack_.packs ? " without its packing" : "");
     } else {
       cluster.inside.source = of_base + cluster.inside.source;
     }

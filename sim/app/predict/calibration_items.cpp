@@ -6,6 +6,7 @@
 #include "sim/run/grade/case.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -71,7 +72,9 @@ void add_wires(const Run& run, std::vector<WireSample>& samples) {
   struct Sent {
     double bytes = 0;
     int64_t messages = 0;
-    double us = 0;
+    // Messages of one stage may follow each other.
+    int64_t begin_ns = std::numeric_limits<int64_t>::max();
+    int64_t end_ns = std::numeric_limits<int64_t>::min();
   };
   std::map<std::pair<size_t, RankId>, Sent> all;  // [stage, sender]
   for (const ItemEvent& event : run.output.events) {
@@ -87,13 +90,16 @@ void add_wires(const Run& run, std::vector<WireSample>& samples) {
     Sent& sent = all[{static_cast<size_t>(stage - stages.begin()), item.src}];
     sent.bytes += static_cast<double>(item.bytes);
     ++sent.messages;
-    sent.us = std::max(sent.us, duration_us(event));
+    sent.begin_ns = std::min(sent.begin_ns, event.start_ns);
+    sent.end_ns = std::max(sent.end_ns, event.end_ns);
   }
   for (const auto& [key, sent] : all)
-    samples.push_back({run.label(), sent.bytes, sent.messages, sent.us});
+    samples.push_back({run.label(), sent.bytes, sent.messages,
+                       static_cast<double>(sent.end_ns - sent.begin_ns) * 1e-3});
 }
 
-std::vector<BusyTime> transfers_of(const Run& run, RankId rank, const RowCost& rows) {
+std::vector<BusyTime> transfers_of(const Run& run, RankId rank,
+                                   const std::optional<RowCost>& packing) {
   std::vector<BusyTime> stretches;
   for (const ItemEvent& event : run.output.events) {
     if (event.item.kind != StageKind::transfer || event.item.direction != Direction::forward)
@@ -102,9 +108,9 @@ std::vector<BusyTime> transfers_of(const Run& run, RankId rank, const RowCost& r
     const double begin = static_cast<double>(event.start_ns) * 1e-3;
     const double end = static_cast<double>(event.end_ns) * 1e-3;
     if (item.src == rank) stretches.push_back({begin, end});
-    if (item.dst != rank) continue;
-    const double copied = 2 * static_cast<double>(item.bytes) / rows.copy_gb_s * 1e-3;
-    stretches.push_back({end, end + rows.launch_us + copied});
+    if (item.dst != rank || !packing) continue;
+    const double copied = 2 * static_cast<double>(item.bytes) / packing->copy_gb_s * 1e-3;
+    stretches.push_back({end, end + packing->launch_us + copied});
   }
   return joined(std::move(stretches));
 }

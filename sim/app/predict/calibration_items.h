@@ -35,7 +35,9 @@ std::optional<double> local_bytes(const Plan& plan, const ItemEvent& event, cons
 /// What each rank sent in each stage of the forward.
 void add_wires(const Run& run, std::vector<WireSample>& samples);
 
-/// When a rank of the forward sent, or copied what had arrived to its place; in order, disjoint.
-std::vector<BusyTime> transfers_of(const Run& run, RankId rank, const RowCost& rows);
+/// When a rank of the forward sent, or copied what had arrived to its place, which takes time only
+/// if `packing` gives the cost of it; in order, disjoint.
+std::vector<BusyTime> transfers_of(const Run& run, RankId rank,
+                                   const std::optional<RowCost>& packing);
 
 }  // namespace cpscope

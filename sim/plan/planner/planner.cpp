@@ -41,6 +41,10 @@ std::optional<Error> fill(PlanBuilder& builder) {
       return plan_mesh(builder);
     case CommType::gather_q:
       return plan_gather_q(builder);
+    case CommType::custom:
+      return make_refusal("no planner makes a schedule of cp_comm_type custom",
+                          "write its steps as a plan document, or with cpscope.Schedule in Python",
+                          {"parallel.cp_comm_type"});
   }
   return std::nullopt;
 }
@@ -74,6 +78,7 @@ int64_t estimate_plan_items(const Scenario& scenario) {
     case CommType::pass_q:
     case CommType::token_ring:
     case CommType::gather_q:
+    case CommType::custom:
       return ranks * ranks * 4 * passes;
     case CommType::helper_ring:
       return ranks * ranks * 3 * passes;

@@ -32,7 +32,7 @@ TEST(Fit, RefusesTimesThatCannotBe) {
   const std::vector<RowSample> one_size{{"a", 1e6, 8}, {"b", 1e6, 9}};
   EXPECT_NE(to_text(fit_rows(one_size).error()).find("as many bytes"), std::string::npos);
   EXPECT_FALSE(fit_rows({}).ok());
-  EXPECT_FALSE(fit_curve({}, {1, 1000}).ok());
+  EXPECT_FALSE(fit_curve({}, std::nullopt).ok());
   EXPECT_FALSE(fit_transfer_multiprocessors({}, 132).ok());
   EXPECT_FALSE(fit_host({}, Cluster(), Stack()).ok());
 }
@@ -52,6 +52,10 @@ TEST(Fit, KeepsACurveAscendingThroughNoise) {
   EXPECT_EQ(points[1].us, 45) << "more bytes took no longer";
   EXPECT_EQ(points[2].us, 45);
   EXPECT_EQ(points[3].us, 1000);
+  const Result<Fit<LinkCurve>> straight = fit_curve(samples, std::nullopt);
+  ASSERT_TRUE(straight.ok()) << to_text(straight.error());
+  EXPECT_EQ(straight.value().constants.points[0].us, 30) << "nothing was packed";
+  EXPECT_EQ(straight.value().constants.points[3].us, 1204);
   Cluster cluster = load_cluster("h200x8", CPSCOPE_CLUSTERS).value();
   cluster.inside.one_peer = fit.value().constants;
   EXPECT_TRUE(parse_cluster(print_cluster(cluster), "c.toml").ok());
