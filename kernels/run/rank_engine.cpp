@@ -202,6 +202,15 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
   const auto is_partial = [](const TransferItem& item) { return item.payload == Payload::partial; };
   if (std::any_of(plan.forward.transfers.begin(), plan.forward.transfers.end(), is_partial))
     return "partial results that another rank merges are not in the GPU executors yet";
+  const auto is_of_some_heads = [&](const MergeItem& item) {
+    return item.partial != kNoBuffer &&
+           plan.buffer(item.partial).heads != plan.buffer(item.into).heads;
+  };
+  for (const Direction direction : kDirections) {
+    const std::vector<MergeItem>& merges = plan.pass(direction).merges;
+    if (std::any_of(merges.begin(), merges.end(), is_of_some_heads))
+      return "results of some heads of a buffer are not merged by the GPU executors yet";
+  }
   return std::nullopt;
 }
 

@@ -215,12 +215,12 @@ class Schedule:
             if one.rank < 0 or one.is_kv != first.is_kv or one.heads != first.heads:
                 raise self._error(line, None, f"{first._name} and {one._name} are not joined",
                                   "all keys or all queries, of the same heads, each of one rank")
-        key = tuple(one.number for one in parts)
+        key = ("join", *(one.number for one in parts))
         found = self._known_blocks.get(key)
         if found is None:
             name = f"the joined {'keys' if first.is_kv else 'queries'} of {len(parts)} blocks"
             found = Block(self, len(self._blocks), first.is_kv, -1, sum(one.rows for one in parts), first.heads, name)
-            self._blocks.append((first.is_kv, -1, None, first.heads.start, first.heads.stop, list(key)))
+            self._blocks.append((first.is_kv, -1, None, first.heads.start, first.heads.stop, list(key[1:])))
             self._known_blocks[key] = found
         return found
 
