@@ -92,14 +92,16 @@ void PartialMerger<T>::add_to_sum(std::span<T> into, std::span<const T> partial,
 template <class T>
 std::vector<int64_t> PartialMerger<T>::cells_of(const MergeItem& item) const {
   const BufferSpec& spec = plan_.buffer(item.into);
-  const HeadRange part = plan_.buffer(item.partial).heads;
+  const BufferSpec& partial = plan_.buffer(item.partial);
+  const HeadRange part = partial.heads;
   std::vector<int64_t> found;
   const auto add_row = [&](int64_t row) {
     for (int64_t head = part.begin; head < part.end; ++head)
       found.push_back(row * spec.heads.size() + head - spec.heads.begin);
   };
   if (item.into_rows == kAllRows) {
-    for (int64_t row = 0; row < spec.rows; ++row) add_row(row);
+    // Either may be larger than the rows that it holds now.
+    for (int64_t row = 0; row < std::min(spec.rows, partial.rows); ++row) add_row(row);
     return found;
   }
   for (const TokenRun& run : plan_.list(item.into_rows)) {

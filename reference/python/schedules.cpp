@@ -160,7 +160,7 @@ ScheduleDraft draft_of(PlanBuilder& builder, const std::vector<GivenBlock>& bloc
 std::pair<std::optional<PlanBox>, std::optional<nb::dict>> compile_schedule(
     const ScenarioBox& box, const std::vector<GivenBlock>& blocks, const Integers& operations,
     int64_t num_steps, const std::optional<Integers>& backward_operations,
-    int64_t num_backward_steps, bool returns_at_end, bool prunes) {
+    int64_t num_backward_steps, bool returns_at_end, bool gradients_with_keys, bool prunes) {
   const GivenSteps forward(operations, num_steps);
   std::optional<GivenSteps> backward;
   if (backward_operations) backward.emplace(*backward_operations, num_backward_steps);
@@ -170,19 +170,19 @@ std::pair<std::optional<PlanBox>, std::optional<nb::dict>> compile_schedule(
   const auto fill = [&](PlanBuilder& builder) {
     ScheduleDraft draft = draft_of(builder, blocks);
     draft.returns = returns_at_end ? ReturnTime::end : ReturnTime::next_step;
+    draft.gradients = gradients_with_keys ? GradientWay::with_keys : GradientWay::to_owner;
     draft.prunes = prunes;
     draft.steps = forward.steps;
     if (backward) draft.backward_steps = backward->steps;
     trace = {};
     std::optional<Error> error = compile_draft(builder, std::move(draft), &trace);
-    if (error && trace.wrong) {
-      const bool is_backward = trace.wrong->direction == Direction::backward;
+    if (error && error->kind == ErrorKind::bad_input) {
       const Complaint& complaint = error->complaints.front();
-      wrong = Wrong{complaint.what,
-                    complaint.hint,
-                    is_backward,
-                    {steps[is_backward]->operation_of(*trace.wrong)},
-                    {}};
+      wrong = Wrong{complaint.what, complaint.hint, false, {}, {}};
+      if (trace.wrong) {
+        wrong->is_backward = trace.wrong->direction == Direction::backward;
+        wrong->operations = {steps[wrong->is_backward]->operation_of(*trace.wrong)};
+      }
     }
     return error;
   };
@@ -206,7 +206,7 @@ std::pair<std::optional<PlanBox>, std::optional<nb::dict>> compile_schedule(
 void bind_schedules(nb::module_& module) {
   module.def("compile_schedule", &compile_schedule, "scenario"_a, "blocks"_a, "operations"_a,
              "num_steps"_a, "backward_operations"_a.none(), "num_backward_steps"_a,
-             "returns_at_end"_a, "prunes"_a);
+             "returns_at_end"_a, "gradients_with_keys"_a, "prunes"_a);
 }
 
 }  // namespace cpscope::python

@@ -39,19 +39,22 @@ class ItemComparison:
 
 def compare_items(mine: Plan, theirs: Plan, name: str) -> ItemComparison:
     here, there = _busy_items(mine), _busy_items(theirs)
-    counts = {}
+    counts: dict[tuple[str, str], tuple[int, int, int]] = {}
     first = ""
-    for key in sorted({key[:2] for key in (*here, *there)}, key=lambda one: (one[0] != "forward", one[1])):
-        a = Counter({one: count for one, count in here.items() if one[:2] == key})
-        b = Counter({one: count for one, count in there.items() if one[:2] == key})
-        counts[key] = (a.total(), b.total(), (a & b).total())
+    for key in sorted({(one[0], one[1]) for one in (*here, *there)}, key=lambda one: (one[0] != "forward", one[1])):
+        a, b = (Counter({one: count for one, count in all_.items() if (one[0], one[1]) == key}) for all_ in (here, there))
+        counts[key] = (sum(a.values()), sum(b.values()), sum((a & b).values()))
         for extra, place in ((a - b, "here"), (b - a, "there")):
             if extra and not first:
                 first = f"only {place}: " + _words(min(extra))
     return ItemComparison(name, mine.hash == theirs.hash, counts, first)
 
 
-def _busy_items(plan: Plan) -> Counter[tuple[object, ...]]:
+#: Pass and kind, then _COLUMNS.
+_Item = tuple[str, str, int, int, int, int, int]
+
+
+def _busy_items(plan: Plan) -> Counter[_Item]:
     items = plan.items()
     kind = items["kind"]
     works = ((kind != "compute") | (items["pairs"] > 0)) & ((kind != "transfer") | (items["rank"] != items["to"]))
@@ -59,7 +62,7 @@ def _busy_items(plan: Plan) -> Counter[tuple[object, ...]]:
     return Counter(zip(*(np.asarray(column).tolist() for column in columns)))
 
 
-def _words(item: tuple[object, ...]) -> str:
+def _words(item: _Item) -> str:
     pass_, kind, step, rank, to, size, pairs = item
-    what = {"transfer": f" to rank {to}, {size} bytes", "compute": f", {pairs} pairs"}.get(str(kind), "")
-    return f"{pass_}, step {int(str(step)) + 1}, {kind} of rank {rank}{what}"
+    what = {"transfer": f" to rank {to}, {size} bytes", "compute": f", {pairs} pairs"}.get(kind, "")
+    return f"{pass_}, step {step + 1}, {kind} of rank {rank}{what}"

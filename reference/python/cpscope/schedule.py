@@ -165,21 +165,26 @@ class Schedule:
 
     scenario: what is computed, and the layout; its cp_comm_type is replaced by "custom", unless the schedule makes exactly the
     plan of that type. returns: when results for queries of other ranks travel to them: "next_step", while the step after their last compute
-    on a rank runs, or "end", after the last step. prunes: leave out sends of blocks with which nothing visible is computed.
+    on a rank runs, or "end", after the last step. gradients: "to_owner": each rank sends its share of dk and dv to the owner of the keys;
+    "with_keys": one sum goes from rank to rank as the keys do, one step later, and home from the last one. prunes: leave out sends of blocks with which nothing visible is computed.
 
     Ranks count from 0, and rank -1 is the last one where a block is named (`s.kv(r - i)`). A ScheduleError names the line of the
     caller's file.
     """
 
-    def __init__(self, scenario: Scenario, *, returns: str = "next_step", prunes: bool = False):
+    def __init__(self, scenario: Scenario, *, returns: str = "next_step", gradients: str = "to_owner", prunes: bool = False):
         if not isinstance(scenario, Scenario):
             raise input_error(f"a schedule is written for a cpscope.Scenario, not for a {type(scenario).__name__}")
         if returns not in ("next_step", "end"):
             raise input_error(f"results return at another time: {returns!r}", 'returns="next_step" or returns="end"')
+        if gradients not in ("to_owner", "with_keys"):
+            raise input_error(f"gradients go another way: {gradients!r}", 'gradients="to_owner" or gradients="with_keys"')
+        if prunes and gradients == "with_keys":
+            raise input_error("gradients travel with keys that are all sent: prunes leaves some out", 'prunes=False or gradients="to_owner"')
         self.scenario = scenario
         self.layout: Layout = scenario.layout()  #: the owner of each token
         self.ranks = range(scenario.cp_size)     #: 0, 1, ...
-        self._returns, self._prunes = returns, prunes
+        self._returns, self._gradients, self._prunes = returns, gradients, prunes
         self._blocks: list[tuple[bool, int, list[list[int]] | None, int, int, list[int]]] = []
         self._known_blocks: dict[Any, Block] = {}
         self._lines: dict[tuple[str, int], _Line] = {}
@@ -215,12 +220,13 @@ class Schedule:
             if one.rank < 0 or one.is_kv != first.is_kv or one.heads != first.heads:
                 raise self._error(line, None, f"{first._name} and {one._name} are not joined",
                                   "all keys or all queries, of the same heads, each of one rank")
-        key = ("join", *(one.number for one in parts))
+        numbers = [one.number for one in parts]
+        key = ("join", *numbers)
         found = self._known_blocks.get(key)
         if found is None:
             name = f"the joined {'keys' if first.is_kv else 'queries'} of {len(parts)} blocks"
             found = Block(self, len(self._blocks), first.is_kv, -1, sum(one.rows for one in parts), first.heads, name)
-            self._blocks.append((first.is_kv, -1, None, first.heads.start, first.heads.stop, list(key[1:])))
+            self._blocks.append((first.is_kv, -1, None, first.heads.start, first.heads.stop, numbers))
             self._known_blocks[key] = found
         return found
 
@@ -253,7 +259,7 @@ class Schedule:
             made, wrong = _core.compile_schedule(
                 self.scenario._core, self._blocks, self._forward.operations(), self._forward.steps,
                 backward.operations() if backward else None, backward.steps if backward else 0,
-                self._returns == "end", self._prunes)
+                self._returns == "end", self._gradients == "with_keys", self._prunes)
             if wrong is not None:
                 raise self._explain(wrong)
             assert made is not None
@@ -362,7 +368,7 @@ class Schedule:
         if found is None:
             name = f"the {side} of rank {owner}" if picked is None else f"{len(picked)} {side} of rank {owner}"
             if len(chosen) < all_heads:
-                name += f", {'KV ' if is_kv else ''}heads {chosen.start}..{chosen.stop - 1}"
+                name += f", {'KV ' if is_kv else ''}{_name_heads(chosen.start, chosen.stop)}"
             found = Block(self, len(self._blocks), is_kv, owner, len(index) if picked is None else len(picked), chosen, name)
             self._blocks.append((is_kv, owner, None if picked is None else _runs(picked), chosen.start, chosen.stop, []))
             self._known_blocks[key] = found
@@ -385,14 +391,15 @@ class Schedule:
             raise self._error(line, None, f"{what}: {_short(tokens if rows is None else rows)}: {picked}")
         if rows is None:
             order = np.argsort(index, kind="stable")
-            places = np.searchsorted(index, picked, sorter=order)
+            places: Array = np.searchsorted(index, picked, sorter=order)
             missing = (places >= len(index)) | (index[order[np.minimum(places, len(index) - 1)]] != picked) if len(index) else picked >= 0
             if missing.any():
                 raise self._error(line, None, f"rank {rank} does not own the {side} of token {picked[np.argmax(missing)]}")
             picked = np.sort(order[places])
         if len(picked) == 0:
             raise self._error(line, None, f"a block holds no {side}: {_short(tokens if rows is None else rows)}")
-        return picked
+        chosen: Array = picked
+        return chosen
 
     def _rows_of_chunk(self, is_kv: bool, rank: int, index: Array, chunk: Any, line: _Line) -> Array:
         layout = self.scenario.settings["layout"]
@@ -421,7 +428,7 @@ class Schedule:
             return self._error(line, None, (f"{passed}step {step}: " if lines else passed) + wrong["what"], wrong["hint"])
         queries, keys = (_positions(wrong[one]) for one in ("queries", "keys"))
         first, end = wrong["heads"]
-        heads = "" if end - first == self.scenario.heads else f" with heads {first}..{end - 1}"
+        heads = "" if end - first == self.scenario.heads else f" with {_name_heads(first, end)}"
         said = self.scenario.settings
         seen = f"which {said['attn_mask_type']}{' and its window' if tuple(said['window_size']) != (-1, -1) else ''} lets them see"
         tokens = f"tokens {queries} of sequence {wrong['sequence']} (of rank {wrong['queries']['rank']})"
@@ -438,6 +445,10 @@ def _index(value: Any) -> int | None:
         return None if isinstance(value, (bool, np.bool_)) else int(value.__index__())
     except (AttributeError, TypeError):
         return None
+
+
+def _name_heads(first: int, end: int) -> str:
+    return f"head {first}" if end == first + 1 else f"heads {first}..{end - 1}"
 
 
 def _short(value: Any) -> str:

@@ -1,9 +1,10 @@
-"""Ring attention (Liu et al. 2023, arXiv:2310.01889): in every step each rank computes with the keys that it has and passes them on."""
+"""Ring attention (Liu et al. 2023, arXiv:2310.01889): in every step each rank computes with the keys that it has and passes them
+on; in the backward the sum of their gradients follows them, and the last hop brings it home."""
 import cpscope
 
 
 def ring(scenario: cpscope.Scenario) -> cpscope.Schedule:
-    s = cpscope.Schedule(scenario)
+    s = cpscope.Schedule(scenario, gradients="with_keys")
     last = len(s.ranks) - 1
     for i in s.ranks:
         with s.step() as step:
@@ -16,7 +17,8 @@ def ring(scenario: cpscope.Scenario) -> cpscope.Schedule:
 
 
 if __name__ == "__main__":
-    s = ring(cpscope.Scenario.of(heads=8, kv_heads=2, head_dim=64, lengths=[3000, 1096], cp_size=4, layout="contiguous"))
+    s = ring(cpscope.Scenario.of(heads=8, kv_heads=2, head_dim=64, lengths=[3000, 1096], cp_size=4, layout="contiguous",
+                                 dkv_hops="ring"))
     print(s.prove()["coverage"])
     print(s.compare_with("p2p"))
     print(s.run())

@@ -4,7 +4,7 @@ import cpscope
 
 
 def zigzag_ring(scenario: cpscope.Scenario) -> cpscope.Schedule:
-    s = cpscope.Schedule(scenario)
+    s = cpscope.Schedule(scenario, gradients="with_keys")
     last = len(s.ranks) - 1
     for i in s.ranks:
         with s.step() as step:
@@ -23,6 +23,6 @@ def zigzag_ring(scenario: cpscope.Scenario) -> cpscope.Schedule:
 
 
 if __name__ == "__main__":
-    s = zigzag_ring(cpscope.Scenario.of(heads=8, kv_heads=2, head_dim=64, lengths=[3000, 1096], cp_size=4, layout="dual_chunk"))
+    s = zigzag_ring(cpscope.Scenario.of(heads=8, kv_heads=2, head_dim=64, lengths=[3000, 1096], cp_size=4, dkv_hops="ring"))
     print(s.compare_with("p2p"))
     print(s.run())

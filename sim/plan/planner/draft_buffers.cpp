@@ -40,8 +40,8 @@ void share_in_group(PlanBuilder& builder, const std::vector<BufferId>& group,
   for (size_t s = 0; s < slots.size(); ++s) {
     const BufferNeed& first = needs[slots[s].users.front()];
     const bool is_fixed =
-        std::all_of(slots[s].users.begin(), slots[s].users.end(),
-                    [&](BufferId id) { return needs[id].tokens == first.tokens; });
+        !first.is_hop && std::all_of(slots[s].users.begin(), slots[s].users.end(),
+                                     [&](BufferId id) { return needs[id].tokens == first.tokens; });
     const bool is_ring = first.role == BufferRole::received && !is_fixed && s < 2;
     const BufferRole role = !is_ring ? first.role
                             : s == 0 ? BufferRole::ring_a
@@ -69,13 +69,13 @@ void give_buffers(PlanBuilder& builder, const Pass& pass, Direction direction,
       visit_writes(item, use);
     });
   }
-  using Group = std::tuple<RankId, BufferKind, BufferRole, int32_t, int32_t, RunListId>;
+  using Group = std::tuple<RankId, BufferKind, BufferRole, int32_t, int32_t, RunListId, bool>;
   std::map<Group, std::vector<BufferId>> groups;
   for (const BufferId id : needs.ids()) {
     const BufferNeed& need = needs[id];
     if (need.real == kNoBuffer)
       groups[{need.rank, need.kind, need.role, need.heads.begin, need.heads.end,
-              need.is_joint ? need.tokens : kNoTokens}]
+              need.is_joint ? need.tokens : kNoTokens, need.is_hop}]
           .push_back(id);
   }
   for (auto& [key, group] : groups) {

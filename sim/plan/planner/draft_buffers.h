@@ -16,6 +16,7 @@ struct BufferNeed {
   RunListId tokens{};
   HeadRange heads;
   bool is_joint = false;  // filled part by part, so its buffer never holds other tokens
+  bool is_hop = false;    // a sum on its way: its buffer never names tokens
   BufferId real = kNoBuffer;
   int64_t first = -1, last = -1;  // stages
 };

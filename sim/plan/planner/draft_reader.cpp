@@ -93,7 +93,8 @@ std::string describe_block(const Plan& plan, const DraftBlock& block) {
   if (block.rows != kAllRows && !runs.empty()) {
     const TokenRun& first = runs.front();
     const int64_t rest = plan.rows(block.tokens) - first.count();
-    text += fmt::format(" at token ids {}..{}", first.begin, first.last());
+    text += first.count() == 1 ? fmt::format(" at token id {}", first.begin)
+                               : fmt::format(" at token ids {}..{}", first.begin, first.last());
     if (first.stride > 1) text += fmt::format(" by {}", first.stride);
     if (rest > 0) text += fmt::format(" and {} more", rest);
   }

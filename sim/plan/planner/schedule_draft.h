@@ -58,6 +58,12 @@ enum class ReturnTime : uint8_t {
   end         // after the last step, all at once
 };
 
+/// How dk and dv reach the owner of the keys.
+enum class GradientWay : uint8_t {
+  to_owner,  // each rank sends its share, when results return
+  with_keys  // one sum goes from rank to rank as the keys do, and home from the last one
+};
+
 /// A schedule as its author thinks of it: which blocks go where, and what meets. compile_draft adds
 /// the rest.
 struct ScheduleDraft {
@@ -66,6 +72,7 @@ struct ScheduleDraft {
   /// Steps of the backward, which begins with home buffers alone; none: it repeats `steps`.
   std::optional<std::vector<DraftStep>> backward_steps;
   ReturnTime returns = ReturnTime::next_step;
+  GradientWay gradients = GradientWay::to_owner;
   bool prunes = false;  // leave out sends of blocks with which nothing visible is computed
 
   BlockId add_block(DraftBlock block) { return blocks.push_back(block); }
@@ -103,7 +110,7 @@ struct DraftTrace {
 /// Makes both passes of the plan from a draft: intersects every compute with the mask; sends the
 /// partial results, gradients of queries and gradients of keys of other ranks' rows to the owners
 /// of the rows, summed over a rank's computes; merges them there, in the order of steps; finishes.
-/// In the backward d_out and statistics travel beside the queries. Rows of other ranks, and
+/// In the backward d_out and statistics travel with the queries. Rows of other ranks, and
 /// results, share buffers if they are not used at the same time. Errors: a rank sends or computes
 /// with a block that it does not hold (yet), or receives one that it holds; query heads without
 /// their KV heads; too many slices.

@@ -33,7 +33,7 @@ Result<Plan> compile(const Scenario& scenario, const Write& write, DraftTrace* t
   });
 }
 
-Plan expect_proved(const Scenario& scenario, const Write& write) {
+Plan prove_draft(const Scenario& scenario, const Write& write) {
   Result<Plan> plan = compile(scenario, write);
   EXPECT_TRUE(plan.ok()) << (plan ? "" : to_text(plan.error()));
   for (const CheckResult& check : inspect_plan(plan.value()))
@@ -69,8 +69,8 @@ int64_t bytes_of(const Plan& plan, Direction direction, Payload payload) {
 // Ulysses: two query heads a rank, and the KV head that they read, which two ranks share.
 TEST(ScheduleDraft, SendsAndComputesSomeHeads) {
   const Scenario scenario = make_drafted_case();
-  const Plan plan = expect_proved(scenario, [](PlanBuilder& builder, ScheduleDraft& draft,
-                                               const HomeBlocks&) {
+  const Plan plan = prove_draft(scenario, [](PlanBuilder& builder, ScheduleDraft& draft,
+                                             const HomeBlocks&) {
     DraftStep& step = draft.steps.emplace_back();
     const Plan& made = builder.plan();
     for (const RankId rank : builder.ranks()) {
@@ -103,8 +103,8 @@ TEST(ScheduleDraft, SendsAndComputesSomeHeads) {
 TEST(ScheduleDraft, JoinsBlocksForOneCompute) {
   Scenario scenario = make_drafted_case();
   scenario.parallel.layout = LayoutKind::striped;  // where all_gather reorders nothing
-  const Plan plan = expect_proved(
-      scenario, [](PlanBuilder& builder, ScheduleDraft& draft, const HomeBlocks& home) {
+  const Plan plan =
+      prove_draft(scenario, [](PlanBuilder& builder, ScheduleDraft& draft, const HomeBlocks& home) {
         const BlockId all = draft.add_block(join_blocks(builder, draft, home.kv.values()));
         DraftStep& step = draft.steps.emplace_back();
         for (const RankId rank : builder.ranks()) {
@@ -144,15 +144,15 @@ TEST(ScheduleDraft, JoinsQueriesOfOtherRanks) {
       step.computes.push_back({rank, joined, home.kv[rank]});
     }
   };
-  const Plan plan = expect_proved(make_drafted_case(), write);
+  const Plan plan = prove_draft(make_drafted_case(), write);
   EXPECT_GT(bytes_of(plan, Direction::forward, Payload::partial), 0);
 }
 
 // Dual chunks: two full rectangles a step in place of a mask.
 TEST(ScheduleDraft, ComputesWithPartsOfWhatARankHolds) {
   const Scenario scenario = make_drafted_case(4, {64});
-  const Plan plan = expect_proved(scenario, [](PlanBuilder& builder, ScheduleDraft& draft,
-                                               const HomeBlocks& home) {
+  const Plan plan = prove_draft(scenario, [](PlanBuilder& builder, ScheduleDraft& draft,
+                                             const HomeBlocks& home) {
     DraftStep& step = draft.steps.emplace_back();
     send_all_keys(builder, step, home);
     for (const RankId rank : builder.ranks()) {
@@ -171,7 +171,7 @@ TEST(ScheduleDraft, ComputesWithPartsOfWhatARankHolds) {
     }
   });
   // Whole blocks see no more: what a part leaves out is masked.
-  const Plan whole = expect_proved(scenario, gather_keys);
+  const Plan whole = prove_draft(scenario, gather_keys);
   ASSERT_EQ(plan.forward.computes.size(), whole.forward.computes.size());
   for (size_t i = 0; i < plan.forward.computes.size(); ++i)
     EXPECT_EQ(plan.forward.computes[i].visible_pairs, whole.forward.computes[i].visible_pairs);
@@ -200,11 +200,11 @@ TEST(ScheduleDraft, SendsRowsThatDoNotFollowEachOther) {
       }
     }
   };
-  expect_proved(make_drafted_case(2, {37, 11}), write);
+  prove_draft(make_drafted_case(2, {37, 11}), write);
 }
 
 TEST(ScheduleDraft, MayHaveABackwardOfItsOwn) {
-  const Plan plan = expect_proved(
+  const Plan plan = prove_draft(
       make_drafted_case(), [](PlanBuilder& builder, ScheduleDraft& draft, const HomeBlocks& home) {
         gather_keys(builder, draft, home);
         // Queries travel in the backward.
