@@ -2,6 +2,7 @@
 
 #include "reference/plan_walk.h"
 
+#include <algorithm>
 #include <limits>
 #include <new>
 #include <utility>
@@ -145,16 +146,12 @@ class KernelSeam {
   std::vector<double> max_logit_;
 };
 
-/// True if a rank merges or adds what another rank has computed for its queries.
-bool has_travelling_results(const Plan& plan) {
-  for (const Pass* pass : {&plan.forward, &plan.backward}) {
-    for (const TransferItem& item : pass->transfers) {
-      if (item.payload == Payload::partial ||
-          (item.payload == Payload::dq && item.landing == Landing::add))
-        return true;
-    }
-  }
-  return false;
+/// True if a compute of the backward has the statistics of its rows in place of their out.
+bool reads_sent_statistics(const Plan& plan) {
+  return std::any_of(
+      plan.backward.computes.begin(), plan.backward.computes.end(), [&](const ComputeItem& item) {
+        return item.num_slices > 0 && plan.buffer(item.out).kind == BufferKind::stats;
+      });
 }
 
 class KernelWalker : public Executor {
@@ -171,14 +168,13 @@ class KernelWalker : public Executor {
 
   Result<RunOutput> run(const CheckedPlan& checked, const RunInputs& inputs,
                         const RunOptions& options) override {
-    if (has_travelling_results(checked.plan()))
+    if (reads_sent_statistics(checked.plan()))
       return make_error(
           ErrorKind::unavailable,
-          fmt::format(
-              "executor {} cannot do this: partial results that another rank merges are not "
-              "handed to kernels of others yet",
-              name_),
-          "use --executor cpu");
+          fmt::format("executor {} cannot do this: kernels of others read out in the backward, and "
+                      "with queries of other ranks only lse and delta arrive",
+                      name_),
+          "use backward = false, or --executor cpu");
     try {
       if (checked.plan().scenario.numerics.dtype == Dtype::fp64)
         return run_with<double>(checked, inputs, options);

@@ -100,7 +100,7 @@ std::vector<int64_t> PartialMerger<T>::cells_of(const MergeItem& item) const {
       found.push_back(row * spec.heads.size() + head - spec.heads.begin);
   };
   if (item.into_rows == kAllRows) {
-    // Either may be larger than the rows that it holds now.
+    // A shared buffer may be larger than the rows that it holds now, or smaller.
     for (int64_t row = 0; row < std::min(spec.rows, partial.rows); ++row) add_row(row);
     return found;
   }

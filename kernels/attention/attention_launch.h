@@ -98,6 +98,7 @@ struct BackwardLaunch {
   Dtype out_element = Dtype::fp32;
   const float* lse = nullptr;
   int64_t lse_row_stride = 0;
+  const float* sent_delta = nullptr;  // of rows whose out is on another rank, at the places of lse
   float* log2_lse = nullptr;
   float* delta = nullptr;
   Bf16* offsets = nullptr;

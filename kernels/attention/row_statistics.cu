@@ -7,9 +7,9 @@
 #include <cmath>
 #include <cstdint>
 
-// Row statistics for the gradient kernels: lse in base 2 and delta = rowsum(d_out * out), and both
-// as offsets for kernels that read them in this form. It also clears the turns of the next kernel,
-// which saves a launch.
+// Row statistics for the gradient kernels: lse in base 2 and delta = rowsum(d_out * out), computed
+// here or by the rank that has the rows' out, and both as offsets for kernels that read them in
+// this form. It also clears the turns of the next kernel, which saves a launch.
 //
 // Grid: 4 warps in a CTA, each with 32 rows of a head. 8 thread lanes take a row, 16 bytes each at
 // a time, and every lane keeps one row's results, so that all accesses are to adjacent addresses.
@@ -63,6 +63,13 @@ __device__ __forceinline__ float multiply(const BackwardLaunch& launch, int32_t 
   return sum;
 }
 
+/// A thread lane's part of a row's delta.
+__device__ __forceinline__ float own_part(const BackwardLaunch& launch, int32_t row, int32_t head,
+                                          int32_t lane_of_row) {
+  if (launch.sent_delta == nullptr) return multiply(launch, row, head, lane_of_row);
+  return lane_of_row == 0 ? launch.sent_delta[row * launch.lse_row_stride + head] : 0.0f;
+}
+
 __global__ void __launch_bounds__(kThreads)
     row_statistics(const __grid_constant__ StatisticsParams params) {
   const BackwardLaunch& launch = params.launch;
@@ -84,7 +91,7 @@ __global__ void __launch_bounds__(kThreads)
     const float lse =
         row < launch.shape.q_rows ? launch.lse[row * launch.lse_row_stride + head] : -INFINITY;
     // A row without a visible key may hold anything, so it is not read.
-    float sum = lse == -INFINITY ? 0.0f : multiply(launch, row, head, lane_of_row);
+    float sum = lse == -INFINITY ? 0.0f : own_part(launch, row, head, lane_of_row);
 #pragma unroll
     for (int mask = kLanesOfRow / 2; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
     if (lane_of_row == pass) {

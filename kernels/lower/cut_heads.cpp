@@ -36,7 +36,8 @@ void add_heads(const TransferItem& whole, TransferNote note, HeadRange heads, in
 
 /// True if only transfers come before the computes, and the kernels can wait for pieces of them.
 bool may_cut_inputs(const Plan& plan, const Pass& pass, const Lowering& lowering) {
-  if (lowering.pieces.most <= 1 || !lowering.waits_for_pieces || !computes_once(plan, pass))
+  if (lowering.pieces.most <= 1 || !lowering.waits_for_pieces || moves_queries(plan) ||
+      !computes_once(plan, pass))
     return false;
   for (const ComputeItem& item : pass.computes) {
     if (item.num_slices > 0 && !lowering.waits_for_pieces(item)) return false;
@@ -102,7 +103,9 @@ class ResultCutter {
   /// wait until others leave it a multiprocessor.
   bool may_cut() const {
     const Pass& pass = lowered_.plan.pass(direction_);
-    if (lowering_.pieces.most <= 1 || !computes_once(lowered_.plan, pass)) return false;
+    if (lowering_.pieces.most <= 1 || moves_queries(lowered_.plan) ||
+        !computes_once(lowered_.plan, pass))
+      return false;
     bool sends = false;
     for (size_t s = first_compute_stage(pass) + 1; s < pass.stages.size(); ++s) {
       const Stage& stage = pass.stages[s];

@@ -389,7 +389,7 @@ class Joiner {
 }  // namespace
 
 void join_computes(LoweredPlan& lowered, const Lowering& lowering) {
-  if (!lowering.can_join) return;
+  if (!lowering.can_join || moves_queries(lowered.plan)) return;
   if (auto joined = Joiner(lowered, lowering.can_join).join()) lowered = std::move(*joined);
 }
 

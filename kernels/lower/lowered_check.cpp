@@ -150,6 +150,7 @@ class NumberRun {
   void carry_out(Direction direction) {
     direction_ = direction;
     const Pass& pass = plan_.pass(direction);
+    if (direction == Direction::backward) make_sent_statistics();
     for (const Stage& stage : pass.stages) {
       const std::vector<size_t> items = order_of(stage);
       // A sum of shares begins with zeros in all its rows.
@@ -176,6 +177,16 @@ class NumberRun {
   void fill(BufferId id, uint64_t value) { std::fill(held(id).begin(), held(id).end(), value); }
   void round(BufferId id) {
     for (uint64_t& value : held(id)) value = round_to_dtype(value);
+  }
+
+  /// They follow from out and d_out before the backward begins.
+  void make_sent_statistics() {
+    for (const HomeBuffers& home : plan_.home) {
+      if (home.stats == kNoBuffer) continue;
+      const std::vector<uint64_t>&out = held(home.out), &d_out = held(home.d_out);
+      for (size_t i = 0; i < out.size(); ++i)
+        held(home.stats)[i] = out[i] == kNothing ? kNothing : mix(out[i], d_out[i]);
+    }
   }
 
   uint64_t& at(BufferId id, int64_t row, int32_t unit) {
@@ -250,9 +261,10 @@ class NumberRun {
   void visit(size_t index, const TransferItem& item) {
     const bool is_share = this->is_share(StageKind::transfer, index);
     const Rounding rounding = lowered_ == nullptr ? Rounding{} : notes()->transfers[index].rounding;
-    const bool is_gradient = item.payload == Payload::dq || item.payload == Payload::dkv;
+    const bool is_sum = item.payload == Payload::dq || item.payload == Payload::dkv ||
+                        item.payload == Payload::partial;
     const bool is_rounded =
-        rounding.values || (is_gradient && item.link != LinkClass::self && !item.wire_fp32);
+        rounding.values || (is_sum && item.link != LinkClass::self && !item.wire_fp32);
     const int64_t count = plan_.rows_of(item) / block_rows_;
     const std::vector<int64_t> from = blocks_of(item.from_rows, count);
     const std::vector<int64_t> to = blocks_of(item.to_rows, count);
@@ -354,15 +366,22 @@ class NumberRun {
   }
 
   void visit(size_t i, const MergeItem& item) {
-    if (item.partial == kNoBuffer) return fill(item.into, kZero);
-    std::vector<uint64_t>& into = held(item.into);
+    const bool has_all_rows = item.into_rows == kAllRows;
+    if (item.partial == kNoBuffer || (item.order == 0 && !has_all_rows)) fill(item.into, kZero);
+    if (item.partial == kNoBuffer) return;
     const std::vector<uint64_t>& partial = held(item.partial);
+    const HeadRange units = spans_[item.into];
+    const auto width = static_cast<size_t>(units.size());
     const bool rounds = lowered_ != nullptr && notes()->merges[i].rounds;
     // A ring slot may be larger than the rows that it holds now, or smaller.
-    for (size_t n = 0; n < std::min(into.size(), partial.size()); ++n) {
-      if (partial[n] == kNothing) continue;
-      into[n] = item.order == 0 ? partial[n] : add_to(into[n], partial[n]);
-      if (rounds || is_narrow(item.into)) into[n] = round_to_dtype(into[n]);
+    const int64_t count =
+        std::min(plan_.buffer(item.into).rows, plan_.buffer(item.partial).rows) / block_rows_;
+    const std::vector<int64_t> rows = blocks_of(item.into_rows, count);
+    for (size_t n = 0; n < rows.size() * width; ++n) {
+      if (partial.at(n) == kNothing) continue;
+      uint64_t& into = held(item.into)[static_cast<size_t>(rows[n / width]) * width + n % width];
+      into = item.order == 0 && has_all_rows ? partial[n] : add_to(into, partial[n]);
+      if (rounds || is_narrow(item.into)) into = round_to_dtype(into);
     }
   }
 

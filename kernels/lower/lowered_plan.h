@@ -177,6 +177,16 @@ LoweredPlan lower_plan(const Plan& plan, const Lowering& lowering);
 std::vector<ItemEvent> planned_events(const LoweredPlan& lowered,
                                       const std::vector<ItemEvent>& events);
 
+/// True if a rank computes for queries of another rank and sends it the results. The computes of
+/// such a plan are neither joined nor cut by heads.
+inline bool moves_queries(const Plan& plan) {
+  const auto has_statistics = [](const HomeBuffers& home) { return home.stats != kNoBuffer; };
+  const auto is_partial = [](const TransferItem& item) { return item.payload == Payload::partial; };
+  const std::vector<TransferItem>& sent = plan.forward.transfers;
+  return std::any_of(plan.home.begin(), plan.home.end(), has_statistics) ||
+         std::any_of(sent.begin(), sent.end(), is_partial);
+}
+
 /// Rows of a list, or all of them as one run, which is stored in `all`.
 inline std::span<const TokenRun> runs_of_rows(const Plan& plan, RunListId list,
                                               const TokenRun& all) {

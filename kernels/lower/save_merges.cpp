@@ -134,7 +134,8 @@ class MergeSaver {
     if (item.partial == kNoBuffer) return touch(item.into);
     restore(item.partial);
     const State partial = state_[item.partial];
-    const bool may_save = partial.num_writers == 1 && is_alike(item.partial, item.into);
+    const bool may_save =
+        partial.num_writers == 1 && item.into_rows == kAllRows && is_alike(item.partial, item.into);
     const bool is_direct = may_save && item.order == 0 && !state_[item.into].is_touched();
     const bool is_own = may_save && may_merge(item, partial);
     const bool is_saved = is_direct || is_own;
@@ -159,9 +160,11 @@ class MergeSaver {
     const bool is_out = plan_.buffer(item.buffer).kind == BufferKind::out;
     const bool only_rounds =
         !is_out || plan_.scenario.attention.softmax_type == SoftmaxType::vanilla;
-    // A first merge is a copy, which does not round; nor does a kernel that adds to dq.
+    // A first merge is a copy, which does not round; nor does a kernel that adds to dq; and a merge
+    // of some rows rounds no others.
     if (only_rounds && state.last_merge != kNoMerge && (is_out || state.writer == kNoMerge) &&
-        pass_.merges[static_cast<size_t>(state.last_merge)].order > 0) {
+        pass_.merges[static_cast<size_t>(state.last_merge)].order > 0 &&
+        pass_.merges[static_cast<size_t>(state.last_merge)].into_rows == kAllRows) {
       if (state.writer != kNoMerge) {
         found_.written[static_cast<size_t>(state.writer)][state.result].own_merge.rounds = true;
       } else {

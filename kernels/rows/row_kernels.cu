@@ -63,6 +63,13 @@ __device__ __forceinline__ int64_t first_unit() {
 }
 __device__ __forceinline__ int64_t unit_step() { return int64_t{gridDim.x} * kWarps; }
 
+/// The place in an accumulator of a (row, head) of a partial.
+__device__ __forceinline__ int64_t target_of(const OutRows& into, const BufferShape& shape,
+                                             int64_t unit) {
+  if (into.rows == nullptr) return unit;
+  return int64_t{into.rows[unit / shape.heads]} * shape.heads + unit % shape.heads;
+}
+
 int blocks_for(int64_t units) {
   return static_cast<int>(std::clamp<int64_t>((units + kWarps - 1) / kWarps, 1, kMostBlocks));
 }
@@ -147,14 +154,15 @@ __global__ void empty_out(const __grid_constant__ EmptyOut p) {
 
 __global__ void merge_out(const __grid_constant__ OutMerge p) {
   for (int64_t unit = first_unit(); unit < p.shape.rows * p.shape.heads; unit += unit_step()) {
-    const float old_lse = p.starts ? -INFINITY : p.into.lse[unit];
+    const int64_t target = target_of(p.into, p.shape, unit);
+    const float old_lse = p.starts ? -INFINITY : p.into.lse[target];
     const device::MergeWeights weights(old_lse, p.partial.lse[unit]);
     // All lanes have read the old sum before one of them replaces it.
     __syncwarp();
     for (int32_t lane = threadIdx.x % 32 * 4; lane < p.shape.lanes; lane += 128) {
-      const int64_t at = unit * p.shape.pitch + lane;
-      auto* into = reinterpret_cast<Floats4*>(p.into.o + at);
-      const Floats4 partial = *reinterpret_cast<const Floats4*>(p.partial.o + at);
+      auto* into = reinterpret_cast<Floats4*>(p.into.o + target * p.shape.pitch + lane);
+      const Floats4 partial =
+          *reinterpret_cast<const Floats4*>(p.partial.o + unit * p.shape.pitch + lane);
       // Before a first merge the accumulator is uninitialised.
       const Floats4 old = p.starts ? Floats4{} : *into;
       Floats4 sum;
@@ -164,7 +172,7 @@ __global__ void merge_out(const __grid_constant__ OutMerge p) {
                                                              partial.values[i], weights.added));
       *into = sum;
     }
-    if (threadIdx.x % 32 == 0) p.into.lse[unit] = weights.lse;
+    if (threadIdx.x % 32 == 0) p.into.lse[target] = weights.lse;
   }
 }
 
@@ -176,18 +184,21 @@ struct LseJoin {
 __global__ void join_lse(const __grid_constant__ LseJoin p) {
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < p.shape.rows * p.shape.heads;
-       i += step)
-    p.into.lse[i] = log_sum_exp(p.into.lse[i], p.partial.lse[i]);
+       i += step) {
+    float& lse = p.into.lse[target_of(p.into, p.shape, i)];
+    lse = log_sum_exp(lse, p.partial.lse[i]);
+  }
 }
 
 __global__ void add_weighted(const __grid_constant__ WeightedAdd p) {
   for (int64_t unit = first_unit(); unit < p.shape.rows * p.shape.heads; unit += unit_step()) {
-    const float weight = weight_of(p.partial.lse[unit], p.into.lse[unit]);
+    const int64_t target = target_of(p.into, p.shape, unit);
+    const float weight = weight_of(p.partial.lse[unit], p.into.lse[target]);
     for (int32_t lane = threadIdx.x % 32; lane < p.shape.lanes; lane += 32) {
-      const int64_t at = unit * p.shape.pitch + lane;
-      float addend = p.partial.o[at] * weight;
+      float addend = p.partial.o[unit * p.shape.pitch + lane] * weight;
       if (p.rounds_addend) addend = round_value(p.dtype, addend);
-      p.into.o[at] = round_value(p.dtype, p.into.o[at] + addend);
+      float& value = p.into.o[target * p.shape.pitch + lane];
+      value = round_value(p.dtype, value + addend);
     }
   }
 }
@@ -219,6 +230,23 @@ __global__ void join_sink(const __grid_constant__ SinkJoin p) {
     for (int32_t lane = threadIdx.x % 32; lane < p.shape.lanes; lane += 32)
       p.into.o[unit * p.shape.pitch + lane] *= weight;
     if (threadIdx.x % 32 == 0) p.into.lse[unit] = whole;
+  }
+}
+
+__global__ void find_deltas(const __grid_constant__ RowDeltas p) {
+  for (int64_t unit = first_unit(); unit < p.shape.rows * p.shape.heads; unit += unit_step()) {
+    const float lse = p.lse[unit];
+    float sum = 0.0f;
+    // A row without a visible key may hold anything, so it is not read.
+    for (int32_t lane = threadIdx.x % 32; lane < p.shape.lanes && !is_nothing(lse); lane += 32) {
+      const int64_t at = unit * p.shape.pitch + lane;
+      sum += load_value(p.out, p.out_element, at) * load_value(p.d_out, p.d_out_element, at);
+    }
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) sum += device::shuffle_xor(sum, mask);
+    if (threadIdx.x % 32 != 0) continue;
+    p.delta[unit] = sum;
+    p.copied_lse[unit] = lse;
   }
 }
 
@@ -348,6 +376,12 @@ void launch_rounding(float* values, int64_t count, Dtype dtype, Stream stream) {
   if (count == 0 || dtype == Dtype::fp32) return;
   launch_kernel(round_values_in_place, blocks_for(count / 128), kThreads, 0, stream,
                 ValueRounding{values, count, dtype});
+}
+
+void launch_row_deltas(const RowDeltas& deltas, Stream stream) {
+  if (deltas.shape.rows == 0) return;
+  launch_kernel(find_deltas, blocks_for(deltas.shape.rows * deltas.shape.heads), kThreads, 0,
+                stream, deltas);
 }
 
 void launch_row_rotation(const RowRotation& rotation, Stream stream) {

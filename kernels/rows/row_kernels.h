@@ -33,6 +33,7 @@ struct RowCopy {
 struct OutRows {
   float* o = nullptr;
   float* lse = nullptr;
+  const int32_t* rows = nullptr;  // of `into`: the row of each row of the partial, or nullptr
 };
 
 /// Shape of an operation on a whole buffer.
@@ -43,7 +44,8 @@ struct BufferShape {
   int32_t pitch = 0;  // elements between heads
 };
 
-/// Merges a partial into an accumulator by log-sum-exp. `starts`: the accumulator is uninitialised.
+/// Merges a partial of shape.rows rows into an accumulator, by log-sum-exp. `starts`: the
+/// accumulator is uninitialised.
 /// Rows with no visible key keep lse = -inf and never make a NaN. Source: Milakov & Gimelshein 2018
 /// (arXiv:1805.02867); as FlashAttention-2 (arXiv:2307.08691), 3.1.
 struct OutMerge {
@@ -97,6 +99,18 @@ struct RowRotation {
   double direction = 1.0;
 };
 
+/// The numbers of finished rows that a backward needs of their out: delta = rowsum(d_out * out), 0
+/// for a row that sees no key, and lse.
+struct RowDeltas {
+  BufferShape shape;  // of out and d_out
+  const void* out = nullptr;
+  Dtype out_element = Dtype::fp32;
+  const float* lse = nullptr;  // [row, head]
+  const void* d_out = nullptr;
+  Dtype d_out_element = Dtype::bf16;
+  float *delta = nullptr, *copied_lse = nullptr;  // [row, head]
+};
+
 /// d_sink[first_head + h] += -sum over rows of exp(sink - lse) * rowsum(d_out * out), in a fixed
 /// order.
 struct SinkGradient {
@@ -121,6 +135,7 @@ void launch_sum_merge(const SumMerge& merge, Stream stream);
 void launch_sink_join(const SinkJoin& join, Stream stream);
 /// Rounds fp32 values, a multiple of four, to the dtype in place.
 void launch_rounding(float* values, int64_t count, Dtype dtype, Stream stream);
+void launch_row_deltas(const RowDeltas& deltas, Stream stream);
 void launch_row_rotation(const RowRotation& rotation, Stream stream);
 void launch_sink_gradient(const SinkGradient& gradient, Stream stream);
 

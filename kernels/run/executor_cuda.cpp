@@ -105,9 +105,20 @@ class DeviceRun {
   void run_stages(Direction direction) {
     direction_ = direction;
     const Pass& pass = plan_.pass(direction);
+    if (direction == Direction::backward) make_sent_statistics();
     for (const Stage& stage : pass.stages) {
       run_stage(pass, stage);
       if (watch_.was_cancelled()) return;
+    }
+  }
+
+  void make_sent_statistics() {
+    for (const RankId rank : plan_.home.ids()) {
+      const BufferUse use = RankEngine::sent_statistics_use(plan_, rank);
+      const Stream stream = compute_stream(rank);
+      hazards_.begin(use, stream);
+      engine_.make_sent_statistics(rank, stream);
+      hazards_.end(use, stream);
     }
   }
 

@@ -230,6 +230,9 @@ std::vector<double> NcclRun::run_repeats(Direction direction, int32_t repeats,
 
 void NcclRun::run_stages(Direction direction) {
   const Pass& pass = plan_.pass(direction);
+  if (direction == Direction::backward) {
+    for (RankDevice& device : devices_) device.make_sent_statistics();
+  }
   const auto end_step = [&](StepId step) {
     for (RankDevice& device : devices_) device.end_step(step);
     open_steps_.push_back(step);

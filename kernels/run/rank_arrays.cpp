@@ -88,6 +88,9 @@ void RankArrays::plan_row_lists(Direction direction) {
   for (const ReorderItem& item : pass.reorders) {
     if (is_here(item.rank)) plan_row_list(item.order);
   }
+  for (const MergeItem& item : pass.merges) {
+    if (is_here(item.rank)) plan_row_list(item.into_rows);
+  }
 }
 
 void RankArrays::plan_row_list(RunListId list) {

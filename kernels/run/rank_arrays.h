@@ -20,11 +20,12 @@ struct ArrayLanes {
   int32_t pitch = 0;
 };
 
-/// For q, dq: [qk]; d_out: [v]; kv, dkv: [qk], [v]; out: [v], [1] (lse).
+/// For q, dq: [qk]; d_out: [v]; kv, dkv: [qk], [v]; out: [v], [1] (lse); stats: [1] (delta), [1]
+/// (lse).
 ArrayLanes array_lanes(BufferKind kind, bool second, const Attention& attention);
 
 /// Element type of a buffer on a device: the inputs in the dtype, results and their partials in
-/// fp32, lse always in fp32.
+/// fp32, lse and delta always in fp32.
 Dtype element_of(BufferKind kind, Dtype dtype);
 
 /// Element type of one of a buffer's arrays in memory: results that are

@@ -139,6 +139,14 @@ void RankDevice::begin_pass(Direction direction, bool measures_items) {
   }
 }
 
+void RankDevice::make_sent_statistics() {
+  select_device(device_);
+  const BufferUse use = RankEngine::sent_statistics_use(plan_, rank_);
+  hazards_.begin(use, compute_stream());
+  engine_.make_sent_statistics(rank_, compute_stream());
+  hazards_.end(use, compute_stream());
+}
+
 void RankDevice::keep_inputs() {
   select_device(device_);
   engine_.move_kept_inputs(true, compute_stream());

@@ -38,6 +38,8 @@ class RankDevice {
   /// Sets time zero of its events to now. The device must be idle.
   void start_clock();
   void begin_pass(Direction direction, bool measures_items);
+  /// Backward: enqueues what make_sent_statistics of the engine does, before all items.
+  void make_sent_statistics();
   /// Saves the forward's data that every repeat of the backward must find unchanged.
   void keep_inputs();
   /// Keeps only the events of one pass of a direction: 0 is the last pass.

@@ -53,8 +53,8 @@ void RankDevice::send(int64_t begin, int64_t end, std::deque<RankDevice>& device
 
 void RankDevice::send_item(int64_t index, RankDevice& receiver) {
   const TransferItem& item = pass().transfers[static_cast<size_t>(index)];
-  const bool is_result =
-      item.payload == Payload::out || item.payload == Payload::dq || item.payload == Payload::dkv;
+  const bool is_result = item.payload == Payload::out || item.payload == Payload::partial ||
+                         item.payload == Payload::dq || item.payload == Payload::dkv;
   const BufferUse reads{{{item.from, item.heads}}, {}}, writes{{}, {{item.to, item.heads}}};
   const Stream copier = is_result ? result_stream_.get() : transfer_stream();
   const CopyPlan& plan = copy_plan(index);

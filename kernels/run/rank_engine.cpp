@@ -199,9 +199,6 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
     if (dim > kMaxHeadDim)
       return fmt::format("the GPU kernels hold head dimensions up to {}: {}", kMaxHeadDim, dim);
   }
-  const auto is_partial = [](const TransferItem& item) { return item.payload == Payload::partial; };
-  if (std::any_of(plan.forward.transfers.begin(), plan.forward.transfers.end(), is_partial))
-    return "partial results that another rank merges are not in the GPU executors yet";
   const auto is_of_some_heads = [&](const MergeItem& item) {
     return item.partial != kNoBuffer &&
            plan.buffer(item.partial).heads != plan.buffer(item.into).heads;
@@ -240,6 +237,7 @@ RankEngine::RankEngine(const LoweredPlan& lowered, IdVector<RankId, bool> is_her
   for (const ComputeItem& item : plan_.backward.computes) plan_backward(item);
   list_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
                   std::max<double>(1.0, static_cast<double>(arrays_.num_here()));
+  plan_statistics();
   plan_counters();
   plan_part_sums();
   if (keeps_partials()) plan_kept_partials();
@@ -277,17 +275,23 @@ void RankEngine::plan_backward(const ComputeItem& item) {
         fmt::format("rank {} dq sums", to_index(item.rank)), count * int64_t{sizeof(float)});
   }
   Statistics& statistics = statistics_[to_index(item.out)];
-  if (statistics.delta >= 0) return;
-  const int32_t heads = plan_.buffer(item.out).heads.size();
-  const int64_t bytes = int64_t{heads} * shape.q_rows * int64_t{sizeof(float)};
-  statistics.is_made.assign(static_cast<size_t>(heads), false);
-  const int32_t rank = to_index(item.rank);
-  statistics.log2_lse = arrays_.reserve(fmt::format("rank {} log2 lse", rank), bytes);
-  statistics.delta = arrays_.reserve(fmt::format("rank {} delta", rank), bytes);
-  if (takes_offsets(generation, shape)) {
+  statistics.most_rows = std::max(statistics.most_rows, shape.q_rows);
+  statistics.has_offsets |= takes_offsets(generation, shape);
+}
+
+/// Moved rows of several items are in one buffer, one after the other.
+void RankEngine::plan_statistics() {
+  for (auto& [out, statistics] : statistics_) {
+    const BufferSpec& spec = plan_.buffer(BufferId{out});
+    const int32_t heads = spec.heads.size(), rank = to_index(spec.rank);
+    const int64_t bytes = int64_t{heads} * statistics.most_rows * int64_t{sizeof(float)};
+    statistics.made_rows.assign(static_cast<size_t>(heads), -1);
+    statistics.log2_lse = arrays_.reserve(fmt::format("rank {} log2 lse", rank), bytes);
+    statistics.delta = arrays_.reserve(fmt::format("rank {} delta", rank), bytes);
+    if (!statistics.has_offsets) continue;
     statistics.offsets =
         arrays_.reserve(fmt::format("rank {} offsets", rank),
-                        heads * offsets_of_head(shape.q_rows) * int64_t{sizeof(Bf16)});
+                        heads * offsets_of_head(statistics.most_rows) * int64_t{sizeof(Bf16)});
   }
 }
 
@@ -387,16 +391,6 @@ void RankEngine::move_kept_inputs(bool keeps, Stream stream) {
   }
 }
 
-void RankEngine::plan_kept_partials() {
-  for (const MergeItem& item : plan_.forward.merges) {
-    if (item.partial == kNoBuffer || !arrays_.holds(item.into)) continue;
-    if (plan_.buffer(item.into).kind != BufferKind::out) continue;
-    kept_[to_index(item.into)].arrays.push_back(
-        {arrays_.reserve("kept partial", arrays_.array_bytes(item.into, false)),
-         arrays_.reserve("kept partial lse", arrays_.array_bytes(item.into, true))});
-  }
-}
-
 void RankEngine::allocate(Stream stream) {
   // 0xff.. is a NaN in every type; 0x46.. is a number near 12700, so its use would be visible in
   // the results.
@@ -455,8 +449,8 @@ Generation RankEngine::backward_generation(const AttentionShape& shape) const {
 void RankEngine::begin_pass(int32_t pass) {
   pass_number_ = pass;
   for (auto& [out, statistics] : statistics_)
-    std::fill(statistics.is_made.begin(), statistics.is_made.end(), false);
-  for (auto& [into, kept] : kept_) kept.count = 0;
+    std::fill(statistics.made_rows.begin(), statistics.made_rows.end(), -1);
+  for (auto& [into, kept] : kept_) kept.merged.clear();
 }
 
 /// Sets the fields that both directions need: shape, q, k, v, out and lse of the item's heads.
@@ -508,6 +502,11 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   BackwardLaunch launch;
   place_rows(item, launch);
   launch.d_out = arrays_.rows(item.d_out, false, head);
+  const bool is_moved = plan_.buffer(item.out).kind == BufferKind::stats;
+  if (is_moved) {
+    launch.out = {};
+    launch.sent_delta = static_cast<const float*>(arrays_.block(item.out, false, head).data);
+  }
   Statistics& statistics = statistics_.at(to_index(item.out));
   const int32_t own_head = head - plan_.buffer(item.out).heads.begin;
   const int64_t place = int64_t{own_head} * launch.shape.q_rows;
@@ -549,14 +548,14 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   launch.turns_taken = launch.counters + kCounterBytes / int64_t{sizeof(int32_t)};
   launch.num_turns_taken =
       is_fused ? int64_t{launch.shape.num_heads} * launch.key_tiles.num_counters : 0;
-  // out and d_out of a row stay the same over all steps.
-  const auto made = statistics.is_made.begin() + own_head;
-  if (!*made) {
+  // out and d_out of an own row stay the same over all steps.
+  const auto made = statistics.made_rows.begin() + own_head;
+  if (is_moved || *made != launch.shape.q_rows) {
     launch_row_statistics(launch, stream);
   } else if (launch.num_turns_taken > 0) {
     fill_bytes(launch.turns_taken, 0, launch.num_turns_taken * int64_t{sizeof(int32_t)}, stream);
   }
-  std::fill_n(made, launch.shape.num_heads, true);
+  std::fill_n(made, launch.shape.num_heads, launch.shape.q_rows);
   if (!is_fused) launch_query_gradient(generation, launch, stream);
   if (says_begun) launch.key_tiles.begun = {begun_flag(), pass_number_};
   launch_key_gradient(generation, launch, stream);

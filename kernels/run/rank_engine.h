@@ -5,6 +5,7 @@
 #include "kernels/rows/row_push.h"
 #include "kernels/run/rank_arrays.h"
 #include "kernels/run/tile_store.h"
+#include "sim/plan/item_uses.h"
 #include "sim/run/executor.h"
 #include "sim/run/judge.h"
 
@@ -83,6 +84,11 @@ class RankEngine {
   /// Resets the data that a pass keeps between its items. `pass`: counts all passes; the value of
   /// flags of pieces.
   void begin_pass(int32_t pass = 0);
+  /// Where queries move in the backward: finds lse and delta of the rank's own rows, which are sent
+  /// beside them. They touch sent_statistics_use.
+  void make_sent_statistics(RankId rank, Stream stream);
+  /// Buffers that make_sent_statistics touches; none if no queries move.
+  static BufferUse sent_statistics_use(const Plan& plan, RankId rank);
   /// Handles the forward's data that a backward overwrites: saves it if `keeps`, else restores it.
   /// Does nothing without EngineOptions::repeats.
   void move_kept_inputs(bool keeps, Stream stream);
@@ -116,7 +122,8 @@ class RankEngine {
                                          const RankEngine& receiver) const;
   /// Copies of a transfer that needs no packing (leaves_unpacked), to the receiver's `staging`.
   std::vector<ByteRows> copies_to_staging(const TransferItem& item, void* staging) const;
-  /// Bytes that the transfer sends: rows x heads x elements in the wire's element type, K before V.
+  /// Bytes that the transfer sends: rows x heads x elements in the wire's element type, K before V,
+  /// lse and delta in fp32.
   int64_t wire_bytes(const TransferItem& item) const;
   /// Writes the rows to be sent to `staging`.
   void pack(const TransferItem& item, void* staging, Stream stream);
@@ -157,18 +164,25 @@ class RankEngine {
   void compute_backward(const ComputeItem& item, Stream stream, bool says_begun);
   int64_t tile_flops(const ComputeItem& item, Direction direction) const;
 
-  /// Row statistics of the rows of one out buffer, computed once per run.
+  /// Row statistics of the rows of one out buffer, computed once per pass; of moved rows, computed
+  /// for each item from what was sent.
   struct Statistics {
+    int32_t most_rows = 0;
+    bool has_offsets = false;           // kernels read them
     int32_t log2_lse = -1, delta = -1;  // arrays, [head][row]
-    int32_t offsets = -1;               // array, if kernels read them
-    std::vector<bool> is_made;          // [head]
+    int32_t offsets = -1;               // array
+    std::vector<int32_t> made_rows;     // [head] rows of the item for which they were made; or -1
   };
 
   void clear_padded_lanes(void* zeros, Stream stream);
   /// The partials of one accumulator, kept until its final lse is known (accumulate = dtype).
   struct KeptPartials {
-    std::vector<std::array<int32_t, 2>> arrays;  // [merge] o, lse
-    size_t count = 0;                            // merged so far
+    struct Place {
+      int64_t most_bytes = 0, most_lse_bytes = 0;
+      int32_t o = -1, lse = -1;  // arrays
+    };
+    std::vector<Place> places;     // [merge since the accumulator began]
+    std::vector<OutMerge> merged;  // so far
   };
 
   template <class Launch>
@@ -178,6 +192,7 @@ class RankEngine {
   Generation backward_generation(const AttentionShape& shape) const;
   void plan_forward(const ComputeItem& item);
   void plan_backward(const ComputeItem& item);
+  void plan_statistics();
   void plan_kept_partials();
   void plan_kept_inputs();
   void plan_counters();
@@ -195,13 +210,16 @@ class RankEngine {
   RowBlock sent_block(const TransferItem& item, bool second) const;
   void merge_out(const MergeItem& item, bool rounds, Stream stream);
   void merge_sums(const MergeItem& item, bool second, bool rounds, Stream stream);
+  int64_t merged_rows(const MergeItem& item) const;
   void sum_kept_partials(BufferId into, Stream stream);
+  void settle(const TransferItem& item, Stream stream);
   void load_rows(const Tensor& tensor, RunListId tokens, BufferId buffer, bool second,
                  Stream stream);
   /// Rotates a rank's q and k, or its dq and dk back (direction -1).
   void rotate_home(RankId rank, double direction, Stream stream);
   void rotate_rows(BufferId buffer, RunListId tokens, Side side, double direction, Stream stream);
   void collect_rows(BufferId buffer, bool second, RunListId tokens, Tensor& tensor, Stream stream);
+  void add_sink_gradient(BufferId out, BufferId d_out, Stream stream);
   void collect_sink_gradient(Answer& answer, Stream stream);
 
   const ComputeNote& note_of(const ComputeItem& item, Direction direction) const;

@@ -124,6 +124,27 @@ void RankEngine::load(const RunInputs& inputs, Stream stream) {
   wait_for_stream(stream);
 }
 
+BufferUse RankEngine::sent_statistics_use(const Plan& plan, RankId rank) {
+  const HomeBuffers& home = plan.home[rank];
+  if (home.stats == kNoBuffer) return {};
+  return {{home.out, home.d_out}, {home.stats}};
+}
+
+void RankEngine::make_sent_statistics(RankId rank, Stream stream) {
+  const HomeBuffers& home = plan_.home[rank];
+  if (home.stats == kNoBuffer) return;
+  RowDeltas deltas;
+  deltas.shape = arrays_.shape(home.out, false);
+  deltas.out = arrays_.first<void>(home.out);
+  deltas.out_element = arrays_.element(home.out, false);
+  deltas.lse = arrays_.second<float>(home.out);
+  deltas.d_out = arrays_.first<void>(home.d_out);
+  deltas.d_out_element = arrays_.element(home.d_out, false);
+  deltas.delta = arrays_.first<float>(home.stats);
+  deltas.copied_lse = arrays_.second<float>(home.stats);
+  launch_row_deltas(deltas, stream);
+}
+
 std::vector<float> RankEngine::read(BufferId id, bool second, Stream stream) const {
   const BufferShape shape = arrays_.shape(id, second);
   const Dtype element = arrays_.element(id, second);
@@ -205,21 +226,30 @@ void RankEngine::collect_backward(Answer& answer, Stream stream) {
   if (attention_.softmax_type == SoftmaxType::learnable) collect_sink_gradient(answer, stream);
 }
 
+void RankEngine::add_sink_gradient(BufferId out, BufferId d_out, Stream stream) {
+  SinkGradient gradient;
+  gradient.shape = arrays_.shape(out, false);
+  gradient.out = arrays_.out_rows(out);
+  gradient.d_out = arrays_.first<void>(d_out);
+  gradient.element = plan_.scenario.numerics.dtype;
+  gradient.sink = arrays_.at<float>(sink_);
+  gradient.first_head = plan_.buffer(out).heads.begin;
+  gradient.d_sink = arrays_.at<double>(d_sink_);
+  launch_sink_gradient(gradient, stream);
+}
+
 void RankEngine::collect_sink_gradient(Answer& answer, Stream stream) {
-  // Each row counts once, on the rank that computed it.
+  // Each row counts once: on its owner where queries move, else on the rank that computed it.
+  for (const HomeBuffers& home : plan_.home) {
+    if (arrays_.holds(home.stats)) add_sink_gradient(home.out, home.d_out, stream);
+  }
   IdVector<BufferId, bool> is_counted(plan_.buffers.size(), false);
   for (const ComputeItem& item : plan_.backward.computes) {
-    if (!arrays_.is_here(item.rank) || is_counted[item.out]) continue;
+    if (!arrays_.is_here(item.rank) || is_counted[item.out] ||
+        plan_.home[item.rank].stats != kNoBuffer)
+      continue;
     is_counted[item.out] = true;
-    SinkGradient gradient;
-    gradient.shape = arrays_.shape(item.out, false);
-    gradient.out = arrays_.out_rows(item.out);
-    gradient.d_out = arrays_.first<void>(item.d_out);
-    gradient.element = plan_.scenario.numerics.dtype;
-    gradient.sink = arrays_.at<float>(sink_);
-    gradient.first_head = plan_.buffer(item.out).heads.begin;
-    gradient.d_sink = arrays_.at<double>(d_sink_);
-    launch_sink_gradient(gradient, stream);
+    add_sink_gradient(item.out, item.d_out, stream);
   }
   std::vector<double> d_sink(static_cast<size_t>(attention_.heads));
   copy_to_host(d_sink.data(), arrays_.at(d_sink_), attention_.heads * int64_t{sizeof(double)},

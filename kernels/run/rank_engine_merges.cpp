@@ -1,9 +1,12 @@
 // Operations of an engine on results: reorders, merges and roundings.
 #include "kernels/device/scalar_types.h"
 #include "kernels/run/rank_engine.h"
+#include "sim/plan/visit_items.h"
 #include "sim/run/dtype.h"
 
 #include <algorithm>
+#include <map>
+#include <vector>
 
 namespace cpscope::kernels {
 
@@ -54,45 +57,84 @@ void RankEngine::merge_sums(const MergeItem& item, bool second, bool rounds, Str
   launch_sum_merge(merge, stream);
 }
 
-void RankEngine::merge_out(const MergeItem& item, bool rounds, Stream stream) {
-  const BufferShape shape = arrays_.shape(item.into, false);
-  const OutRows into = arrays_.out_rows(item.into);
-  if (item.partial == kNoBuffer) {
-    launch_empty_out(shape, into, stream);
-    return;
+/// Rows of the partial of a merge of `out`. Its buffer, or that of the accumulator, may be larger
+/// than the rows that it holds now.
+int64_t RankEngine::merged_rows(const MergeItem& item) const {
+  if (item.into_rows != kAllRows) return plan_.rows(item.into_rows);
+  return std::min(plan_.buffer(item.into).rows, plan_.buffer(item.partial).rows);
+}
+
+void RankEngine::plan_kept_partials() {
+  std::map<int32_t, size_t> counts;  // [BufferId of the accumulator] kept since it began
+  const auto keep = [&](const MergeItem& item) {
+    if (!arrays_.holds(item.into)) return;
+    size_t& count = counts[to_index(item.into)];
+    if (item.order == 0) count = 0;
+    if (item.partial == kNoBuffer) return;
+    std::vector<KeptPartials::Place>& places = kept_[to_index(item.into)].places;
+    if (places.size() == count) places.emplace_back();
+    KeptPartials::Place& place = places[count++];
+    const BufferShape shape = arrays_.shape(item.into, false);
+    const int64_t cells = merged_rows(item) * shape.heads;
+    place.most_bytes = std::max(place.most_bytes, cells * shape.pitch * int64_t{sizeof(float)});
+    place.most_lse_bytes = std::max(place.most_lse_bytes, cells * int64_t{sizeof(float)});
+  };
+  for_each_item(plan_, Direction::forward,
+                Overload{[&](const ItemId&, const MergeItem& item) { keep(item); },
+                         [&](const ItemId&, const TransferItem& item) {
+                           if (item.payload == Payload::partial) counts[to_index(item.from)] = 0;
+                         },
+                         [](const ItemId&, const auto&) {}});
+  for (auto& [into, kept] : kept_) {
+    for (KeptPartials::Place& place : kept.places) {
+      place.o = arrays_.reserve("kept partial", place.most_bytes);
+      place.lse = arrays_.reserve("kept partial lse", place.most_lse_bytes);
+    }
   }
+}
+
+void RankEngine::merge_out(const MergeItem& item, bool rounds, Stream stream) {
+  const bool is_first = item.order == 0, has_all_rows = item.into_rows == kAllRows;
+  const auto kept = kept_.find(to_index(item.into));
+  if (is_first && kept != kept_.end()) kept->second.merged.clear();
+  BufferShape shape = arrays_.shape(item.into, false);
+  OutRows into = arrays_.out_rows(item.into);
+  const bool starts = is_first && has_all_rows && !keeps_partials() && item.partial != kNoBuffer;
+  if (is_first && !starts) launch_empty_out(shape, into, stream);
+  if (item.partial == kNoBuffer) return;
+  shape.rows = merged_rows(item);
+  into.rows = arrays_.row_list(item.into_rows);
   const OutRows partial = arrays_.out_rows(item.partial);
   if (!keeps_partials()) {
-    launch_out_merge({shape, partial, into, item.order == 0,
-                      rounds ? plan_.scenario.numerics.dtype : Dtype::fp32},
-                     stream);
+    launch_out_merge(
+        {shape, partial, into, starts, rounds ? plan_.scenario.numerics.dtype : Dtype::fp32},
+        stream);
     return;
   }
-  KeptPartials& kept = kept_.at(to_index(item.into));
-  if (item.order == 0) {
-    launch_empty_out(shape, into, stream);
-    kept.count = 0;
-  }
   launch_lse_join(shape, partial, into, stream);
-  const auto& [o, lse] = kept.arrays.at(kept.count++);
-  copy_on_device(arrays_.at(o), partial.o, arrays_.array_bytes(item.into, false), stream);
-  copy_on_device(arrays_.at(lse), partial.lse, arrays_.array_bytes(item.into, true), stream);
+  const KeptPartials::Place& place = kept->second.places.at(kept->second.merged.size());
+  const OutRows copy{arrays_.at<float>(place.o), arrays_.at<float>(place.lse)};
+  const int64_t cells = shape.rows * shape.heads;
+  copy_on_device(copy.o, partial.o, cells * shape.pitch * int64_t{sizeof(float)}, stream);
+  copy_on_device(copy.lse, partial.lse, cells * int64_t{sizeof(float)}, stream);
+  kept->second.merged.push_back({.shape = shape, .partial = copy, .into = into});
 }
 
 /// TransformerEngine's second phase. thd rounds each addend first; bshd and sbhd do not.
 void RankEngine::sum_kept_partials(BufferId into, Stream stream) {
   const auto kept = kept_.find(to_index(into));
   if (kept == kept_.end()) return;
-  WeightedAdd add;
-  add.shape = arrays_.shape(into, false);
-  add.into = arrays_.out_rows(into);
-  add.dtype = plan_.scenario.numerics.dtype;
-  add.rounds_addend = plan_.scenario.batch.qkv_format == QkvFormat::thd;
-  for (size_t i = 0; i < kept->second.count; ++i) {
-    const auto& [o, lse] = kept->second.arrays[i];
-    add.partial = {arrays_.at<float>(o), arrays_.at<float>(lse)};
-    launch_weighted_add(add, stream);
+  for (const OutMerge& merge : kept->second.merged) {
+    launch_weighted_add({merge.shape, merge.partial, merge.into, plan_.scenario.numerics.dtype,
+                         plan_.scenario.batch.qkv_format == QkvFormat::thd},
+                        stream);
   }
+  kept->second.merged.clear();
+}
+
+/// A sum that another rank will merge goes through the second phase when it is sent.
+void RankEngine::settle(const TransferItem& item, Stream stream) {
+  if (item.payload == Payload::partial) sum_kept_partials(item.from, stream);
 }
 
 void RankEngine::run(const FinishItem& item, Stream stream) {

@@ -75,25 +75,38 @@ std::vector<RowBlocks> blocks_of(const std::vector<RowStretchCopy>& stretches) {
 /// An array of a transfer's buffers that is sent; arrays follow each other on the wire.
 struct WireArray {
   bool second = false;
+  Dtype element{};
   ArrayLanes lanes;
   int64_t row_lanes = 0;  // of all heads
   int64_t begin = 0;      // offset in bytes on the wire
   int64_t bytes = 0;
 };
 
-/// lse is not sent: it is used where it was computed.
+/// True for lse and delta, which are sent in fp32.
+bool is_statistic(BufferKind kind, bool second) {
+  return kind == BufferKind::stats || (second && kind == BufferKind::out);
+}
+
+/// The lse of finished rows is not sent: it is used where it was computed.
 std::vector<WireArray> wire_arrays(const Plan& plan, const TransferItem& item) {
   const BufferKind kind = plan.buffer(item.from).kind;
   std::vector<WireArray> arrays;
-  int64_t begin = 0;
   for (const bool second : {false, true}) {
     const ArrayLanes lanes = array_lanes(kind, second, plan.scenario.attention);
-    if (lanes.lanes == 0 || (second && kind == BufferKind::out)) continue;
+    if (lanes.lanes == 0 || (second && item.payload == Payload::out)) continue;
+    const Dtype element =
+        is_statistic(kind, second) ? Dtype::fp32 : wire_dtype(item, plan.scenario.numerics);
     const int64_t row_lanes = int64_t{item.heads.size()} * lanes.lanes;
-    const int64_t bytes =
-        plan.rows_of(item) * row_lanes * element_size(wire_dtype(item, plan.scenario.numerics));
-    arrays.push_back({second, lanes, row_lanes, begin, bytes});
-    begin += bytes;
+    arrays.push_back({second, element, lanes, row_lanes, 0,
+                      plan.rows_of(item) * row_lanes * element_size(element)});
+  }
+  // Numbers of fp32 must not begin between two of them: after an odd number of 16 bits.
+  const bool is_second_first = arrays.front().bytes % element_size(arrays.back().element) != 0;
+  if (is_second_first) std::swap(arrays.front(), arrays.back());
+  int64_t begin = 0;
+  for (WireArray& array : arrays) {
+    array.begin = begin;
+    begin += array.bytes;
   }
   return arrays;
 }
@@ -114,11 +127,9 @@ std::optional<std::vector<RowStretchCopy>> unpacked_stretches(const Plan& plan,
 }
 
 /// An array of a transfer in staging. Rows that are only read may be const.
-RowBlock wire_block(const Plan& plan, const TransferItem& item, const WireArray& array,
-                    const void* staging) {
+RowBlock wire_block(const WireArray& array, const void* staging) {
   auto* const wire = static_cast<uint8_t*>(const_cast<void*>(staging)) + array.begin;
-  return {wire, wire_dtype(item, plan.scenario.numerics), array.row_lanes, array.lanes.lanes,
-          nullptr};
+  return {wire, array.element, array.row_lanes, array.lanes.lanes, nullptr};
 }
 
 /// Adds copies of rows of some heads from a block to another one with the same elements.
@@ -160,10 +171,9 @@ bool rounds_fp32(const LoweredPlan& lowered, const TransferItem& item) {
 }
 
 /// True if the sender stores an array in the form that its wire requires.
-bool is_sent_as_held(const LoweredPlan& lowered, const TransferItem& item, bool second) {
-  const Dtype element = sent_element(lowered, item, second);
-  return element == wire_dtype(item, lowered.plan.scenario.numerics) &&
-         (element != Dtype::fp32 || !rounds_fp32(lowered, item));
+bool is_sent_as_held(const LoweredPlan& lowered, const TransferItem& item, const WireArray& array) {
+  const Dtype element = sent_element(lowered, item, array.second);
+  return element == array.element && (element != Dtype::fp32 || !rounds_fp32(lowered, item));
 }
 
 /// True if the receiver stores an item's arrays in the form that the wire delivers.
@@ -172,7 +182,7 @@ bool is_held_as_received(const LoweredPlan& lowered, const TransferItem& item) {
   const Plan& plan = lowered.plan;
   const std::vector<WireArray> arrays = wire_arrays(plan, item);
   return std::all_of(arrays.begin(), arrays.end(), [&](const WireArray& array) {
-    return element_in(lowered, item.to, array.second) == wire_dtype(item, plan.scenario.numerics) &&
+    return element_in(lowered, item.to, array.second) == array.element &&
            array.lanes.pitch == array.lanes.lanes;
   });
 }
@@ -181,9 +191,8 @@ bool is_held_as_received(const LoweredPlan& lowered, const TransferItem& item) {
 bool is_held_as_it_travels(const LoweredPlan& lowered, const TransferItem& item) {
   if (!is_held_as_received(lowered, item)) return false;
   const std::vector<WireArray> arrays = wire_arrays(lowered.plan, item);
-  return std::all_of(arrays.begin(), arrays.end(), [&](const WireArray& array) {
-    return is_sent_as_held(lowered, item, array.second);
-  });
+  return std::all_of(arrays.begin(), arrays.end(),
+                     [&](const WireArray& array) { return is_sent_as_held(lowered, item, array); });
 }
 
 }  // namespace
@@ -205,7 +214,7 @@ bool can_be_pushed(const LoweredPlan& lowered, const TransferItem& item) {
   const std::vector<WireArray> arrays = wire_arrays(plan, item);
   return std::all_of(arrays.begin(), arrays.end(), [&](const WireArray& array) {
     // Then heads also begin on whole groups of RowPush.
-    return array.lanes.lanes * element_size(wire_dtype(item, plan.scenario.numerics)) % 16 == 0;
+    return array.lanes.lanes * element_size(array.element) % 16 == 0;
   });
 }
 
@@ -214,7 +223,7 @@ bool leaves_unpacked(const LoweredPlan& lowered, const TransferItem& item) {
   return std::all_of(arrays.begin(), arrays.end(),
                      [&](const WireArray& array) {
                        return array.lanes.pitch == array.lanes.lanes &&
-                              is_sent_as_held(lowered, item, array.second);
+                              is_sent_as_held(lowered, item, array);
                      }) &&
          unpacked_stretches(lowered.plan, item).has_value();
 }
@@ -246,9 +255,11 @@ RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
   copy.heads = item.heads.size();
   copy.lanes = lanes.pitch;
   copy.adds = item.landing == Landing::add;
+  if (is_statistic(from.kind, second)) return copy;
+  const bool is_sum = item.payload == Payload::dkv || item.payload == Payload::dq ||
+                      item.payload == Payload::partial;
   // Rows that stay on the rank are not rounded by a wire.
-  if (item.payload == Payload::dkv && item.link != LinkClass::self && !item.wire_fp32)
-    copy.value_dtype = numerics.dtype;
+  if (is_sum && item.link != LinkClass::self && !item.wire_fp32) copy.value_dtype = numerics.dtype;
   if (numerics.accumulate == Accumulate::dtype) copy.sum_dtype = numerics.dtype;
   const Rounding rounding = rounding_of(lowered_, item);
   if (rounding.values || (rounding.sums && !copy.adds)) copy.value_dtype = numerics.dtype;
@@ -257,6 +268,7 @@ RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
 }
 
 void RankEngine::run(const TransferItem& item, Stream stream) {
+  settle(item, stream);
   for (const bool second : {false, true}) {
     if (!second || arrays_.has_second(item.from)) launch_row_copy(copy_of(item, second), stream);
   }
@@ -293,7 +305,7 @@ std::vector<ByteRows> RankEngine::copies_of_packed(const TransferItem& item, con
   const auto stretches = stretches_of(plan_, item, true);
   std::vector<ByteRows> copies;
   for (const WireArray& array : wire_arrays(plan_, item)) {
-    add_copies(stretches.value(), wire_block(plan_, item, array, staging),
+    add_copies(stretches.value(), wire_block(array, staging),
                receiver.arrays_.block(item.to, array.second, item.heads.begin), array.row_lanes,
                copies);
   }
@@ -304,8 +316,8 @@ std::vector<ByteRows> RankEngine::copies_to_staging(const TransferItem& item, vo
   const auto stretches = unpacked_stretches(plan_, item);
   std::vector<ByteRows> copies;
   for (const WireArray& array : wire_arrays(plan_, item)) {
-    add_copies(stretches.value(), sent_block(item, array.second),
-               wire_block(plan_, item, array, staging), array.row_lanes, copies);
+    add_copies(stretches.value(), sent_block(item, array.second), wire_block(array, staging),
+               array.row_lanes, copies);
   }
   return copies;
 }
@@ -317,10 +329,11 @@ int64_t RankEngine::wire_bytes(const TransferItem& item) const {
 }
 
 void RankEngine::pack(const TransferItem& item, void* staging, Stream stream) {
+  settle(item, stream);
   for (const WireArray& array : wire_arrays(plan_, item)) {
     RowCopy copy = copy_of(item, array.second);
     copy.lanes = array.lanes.lanes;
-    copy.to = wire_block(plan_, item, array, staging);
+    copy.to = wire_block(array, staging);
     copy.adds = false;
     launch_row_copy(copy, stream);
   }
@@ -330,7 +343,7 @@ void RankEngine::unpack(const TransferItem& item, const void* staging, Stream st
   for (const WireArray& array : wire_arrays(plan_, item)) {
     RowCopy copy = copy_of(item, array.second);
     copy.lanes = array.lanes.lanes;
-    copy.from = wire_block(plan_, item, array, staging);
+    copy.from = wire_block(array, staging);
     launch_row_copy(copy, stream);
   }
 }
@@ -349,7 +362,7 @@ void RankEngine::add_shares(const std::vector<Share>& shares, Stream stream) {
       sum.lanes = array.lanes.lanes;
       sum.shares[s] = shares[s].staging == nullptr
                           ? arrays_.block(item.from, array.second, item.heads.begin)
-                          : wire_block(plan_, item, array, shares[s].staging);
+                          : wire_block(array, shares[s].staging);
       sum.shares[s].rows = arrays_.share_rows(item);
     }
     launch_row_sum(sum, stream);

@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 11> kClusterKeys = {
 constexpr std::array<std::string_view, 6> kDeviceKeys = {
     "name", "source", "multiprocessors", "memory_gib", "copy_gb_s", "sustained"};
 constexpr std::array<std::string_view, 4> kLinkKeys = {"name", "source", "one_peer", "many_peers"};
-constexpr std::array<std::string_view, 17> kStackKeys = {"name",
+constexpr std::array<std::string_view, 19> kStackKeys = {"name",
                                                          "title",
                                                          "source",
                                                          "item_us",
@@ -41,6 +41,8 @@ constexpr std::array<std::string_view, 17> kStackKeys = {"name",
                                                          "first_merge_passes",
                                                          "transfer_multiprocessors",
                                                          "calls_by_rank",
+                                                         "fuses_rows",
+                                                         "cuts_heads",
                                                          "backward_item_us",
                                                          "call_us",
                                                          "backward_call_us"};
@@ -185,6 +187,8 @@ Stack read_stack(TomlValue value, const std::string& name, int32_t multiprocesso
   stack.merge_passes = table->number("merge_passes").value_or(stack.merge_passes);
   stack.packs = table->boolean("packs").value_or(stack.packs);
   stack.overlaps = table->boolean("overlaps").value_or(stack.overlaps);
+  stack.fuses_rows = table->boolean("fuses_rows").value_or(stack.fuses_rows);
+  stack.cuts_heads = table->boolean("cuts_heads").value_or(stack.cuts_heads);
   stack.calls_by_rank = table->boolean("calls_by_rank").value_or(stack.calls_by_rank);
   stack.call_us = table->number("call_us").value_or(stack.item_us);
   stack.backward_call_us = table->number("backward_call_us").value_or(stack.backward_item_us);
@@ -316,11 +320,11 @@ std::string print_stack(const Stack& stack) {
   text += fmt::format(
       "item_us = {}\nbackward_item_us = {}\nmessage_us = {}\npass_us = {}\nrow_launch_us = "
       "{}\nfirst_merge_passes = {}\n"
-      "merge_passes = {}\npacks = {}\noverlaps = {}\ntransfer_multiprocessors = {}\ncalls_by_rank "
-      "= {}\n",
+      "merge_passes = {}\npacks = {}\noverlaps = {}\ntransfer_multiprocessors = {}\nfuses_rows "
+      "= {}\ncuts_heads = {}\ncalls_by_rank = {}\n",
       stack.item_us, stack.backward_item_us, stack.message_us, stack.pass_us, stack.row_launch_us,
       stack.first_merge_passes, stack.merge_passes, stack.packs, stack.overlaps,
-      stack.transfer_multiprocessors, stack.calls_by_rank);
+      stack.transfer_multiprocessors, stack.fuses_rows, stack.cuts_heads, stack.calls_by_rank);
   if (stack.calls_by_rank)
     text +=
         fmt::format("call_us = {}\nbackward_call_us = {}\n", stack.call_us, stack.backward_call_us);

@@ -66,6 +66,12 @@ struct Stack {
   double merge_passes = 3;        // of a later merge: read two, write one
   bool packs = true;              // rows go through staging memory on both sides of a wire
   bool overlaps = true;           // transfers run at the same time as computes
+  /// Kernels take rows from where transfers left them, so that nothing is reordered, and those of
+  /// the forward merge their own results and finish them.
+  bool fuses_rows = false;
+  /// Inputs of a pass that computes once, and its results, travel in pieces of heads: the kernel
+  /// begins with the first piece, and only the last piece of the results is sent after its end.
+  bool cuts_heads = false;
   bool calls_by_rank = false;  // one attention call for the gathered keys of each rank, then merged
   double call_us = 0, backward_call_us = 0;  // host time of each such call and of its merge
   int32_t transfer_multiprocessors = 0;      // taken by transfers from a concurrent compute

@@ -95,10 +95,22 @@ void PassClock::run_item(int64_t index, const ComputeItem& item) {
   if (item.num_slices == 0) return;
   Lane& lane = lanes_[item.rank];
   ClockTime start = begin_on_compute(lane);
+  const ClockTime enqueued = start;
   wait_for_buffers(item, start);
   const double us = tiles_us(index) * slow_down_[item.rank];
-  const double begin = start.us + tiles_.launch_us;
-  double end_us = beside_transfers(lane, begin, us);
+  double end_us = 0;
+  if (cuts_inputs_) {
+    const double whole_us = start.us;
+    start = enqueued;
+    visit_reads(item, [&](BufferId id) {
+      const double first_us = first_piece_us_[id];
+      start.raise(first_us > 0 ? ClockTime{first_us, written_[id].event} : written_[id]);
+    });
+    end_us = std::max(beside_transfers(lane, start.us + tiles_.launch_us, us),
+                      whole_us + piece_share(item) * us);
+  } else {
+    end_us = beside_transfers(lane, start.us + tiles_.launch_us, us);
+  }
   if (stack_.calls_by_rank && plan_.scenario.parallel.comm_type == CommType::all_gather)
     end_us = std::max(end_us + merges_us(item), start.us + calls_us());
   const ClockTime end = enter(StageKind::compute, index, item.rank, item.step, start, end_us);
@@ -106,6 +118,54 @@ void PassClock::run_item(int64_t index, const ComputeItem& item) {
   lane.computes.push_back({start.us, end_us, lane.host.us});
   lane.launch_us += tiles_.launch_us;
   mark_buffers(item, end);
+}
+
+/// Kernels of a pass that computes once for long enough begin before all heads are there.
+void PassClock::find_cuts() {
+  // A piece costs some ten microseconds.
+  constexpr double kShortUs = 150;
+  once_.clear();
+  cuts_inputs_ = false;
+  if (!stack_.cuts_heads || !stack_.overlaps) return;
+  const auto stage = std::find_if(pass_.stages.begin(), pass_.stages.end(),
+                                  [](const Stage& s) { return s.kind == StageKind::compute; });
+  if (stage == pass_.stages.end()) return;
+  IdVector<RankId, int64_t> once(plan_.home.size());
+  for (int64_t& index : once) index = -1;
+  double longest_us = 0;
+  for (size_t i = 0; i < pass_.computes.size(); ++i) {
+    const ComputeItem& item = pass_.computes[i];
+    if (item.num_slices == 0) continue;
+    if (once[item.rank] >= 0) return;
+    once[item.rank] = static_cast<int64_t>(i);
+    longest_us = std::max(longest_us, tiles_us(static_cast<int64_t>(i)));
+  }
+  if (longest_us < kShortUs) return;
+  once_ = std::move(once);
+  // Row statistics of the backward read all of d_out first.
+  cuts_inputs_ = std::all_of(pass_.stages.begin(), stage, [&](const Stage& before) {
+    if (before.kind == StageKind::reorder) return stack_.fuses_rows;
+    return before.kind == StageKind::transfer &&
+           std::none_of(pass_.transfers.begin() + before.begin,
+                        pass_.transfers.begin() + before.end,
+                        [](const TransferItem& item) { return item.payload == Payload::d_out; });
+  });
+}
+
+double PassClock::piece_share(const ComputeItem& item) const {
+  const HeadRange kv = kv_heads_of(plan_.scenario.attention, item.heads);
+  return static_cast<double>(std::max(1, kv.size() / 4)) / kv.size();
+}
+
+double PassClock::late_share(RankId rank) const {
+  if (once_[rank] < 0) return 1;
+  const Attention& attention = plan_.scenario.attention;
+  const int32_t heads = pass_.computes[static_cast<size_t>(once_[rank])].heads.size();
+  // Gradients of keys need whole groups.
+  const int32_t together =
+      direction_ == Direction::backward ? attention.heads / attention.kv_heads : 1;
+  const int32_t last = (std::max(1, heads / 4) + together - 1) / together * together;
+  return 3 * last > heads ? 1.0 : static_cast<double>(last) / heads;
 }
 
 /// Work of the compute stream other than attention.
@@ -121,10 +181,22 @@ void PassClock::local(StageKind kind, int64_t index, const Item& item, double us
 }
 
 void PassClock::run_item(int64_t index, const ReorderItem& item) {
+  if (stack_.fuses_rows) {
+    first_piece_us_[item.to] = first_piece_us_[item.from];
+    return pass_on(item);
+  }
   local(StageKind::reorder, index, item, stack_.row_launch_us + copy_us(2 * bytes_of(item.to)));
 }
 
+/// A compute's own result, which its kernel adds to what is there. Those of other ranks are merged
+/// by a kernel of their own.
+bool PassClock::is_fused(const MergeItem& item) const {
+  return stack_.fuses_rows && direction_ == Direction::forward &&
+         (item.partial == kNoBuffer || plan_.buffer(item.partial).role == BufferRole::partial);
+}
+
 void PassClock::run_item(int64_t index, const MergeItem& item) {
+  if (is_fused(item)) return pass_on(item);
   double bytes = bytes_of(item.into);
   double passes = 1.0;  // the row saw nothing: zeros are written
   if (item.partial != kNoBuffer) {
@@ -137,6 +209,8 @@ void PassClock::run_item(int64_t index, const MergeItem& item) {
 }
 
 void PassClock::run_item(int64_t index, const FinishItem& item) {
+  // The last merge finishes the rows.
+  if (stack_.fuses_rows && direction_ == Direction::forward) return;
   local(StageKind::finish, index, item, stack_.row_launch_us + copy_us(2 * bytes_of(item.buffer)));
 }
 
@@ -207,6 +281,7 @@ void PassClock::begin(IdVector<RankId, Lane> before) {
   for (const RankId rank : before.ids()) lanes_[rank].beside = joined(before[rank].transfers);
   written_.assign(plan_.buffers.size(), ClockTime());
   read_.assign(plan_.buffers.size(), ClockTime());
+  first_piece_us_.assign(plan_.buffers.size(), 0.0);
 }
 
 ClockTime PassClock::end() const {
@@ -228,6 +303,7 @@ PassTimeline PassClock::run() {
   const bool slows = stack_.overlaps && stack_.transfer_multiprocessors > 0;
   double total_us = -1;
   find_slow_downs();
+  find_cuts();
   if (slows) tiles_us_.assign(pass_.computes.size(), -1.0);
   // A transfer may begin during a compute that was enqueued before it, so the first round does not
   // know all transfers that slow a compute. Later rounds use the transfers of the round before.

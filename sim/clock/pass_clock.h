@@ -86,6 +86,7 @@ class PassClock {
         lanes_(plan.home.size()),
         written_(plan.buffers.size()),
         read_(plan.buffers.size()),
+        first_piece_us_(plan.buffers.size()),
         exchanges_(plan.home.size()) {}
 
   PassTimeline run();
@@ -133,6 +134,21 @@ class PassClock {
     visit_reads(item, [&](BufferId id) { read_[id].raise(end); });
     visit_writes(item, [&](BufferId id) { written_[id] = end; });
   }
+  void find_cuts();
+  /// The share of a compute item's heads in the first and in the last piece of its inputs.
+  double piece_share(const ComputeItem& item) const;
+  /// The share of heads whose results are sent after the compute of a rank; 1: of all.
+  double late_share(RankId rank) const;
+  bool is_result_stage(const Stage& stage) const;
+  void send_early_results();
+  bool is_fused(const MergeItem& item) const;
+  /// The rows of an item that launches nothing are there when it may use its buffers.
+  template <class Item>
+  void pass_on(const Item& item) {
+    ClockTime end;
+    wait_for_buffers(item, end);
+    mark_buffers(item, end);
+  }
   void find_slow_downs();
   double tiles_us(int64_t index);
   double calls_us() const;
@@ -165,8 +181,12 @@ class PassClock {
   TileCounter counter_;
   std::vector<double> tiles_us_;  // [compute item] cache for all rounds; empty for one round
   IdVector<RankId, Lane> lanes_;
+  IdVector<RankId, int64_t>
+      once_;  // the only compute of each rank, -1: none; empty: nothing is cut
+  bool cuts_inputs_ = false;
   IdVector<RankId, double> slow_down_;  // factor on kernel time from lower clocks; at least 1
   IdVector<BufferId, ClockTime> written_, read_;   // last write and last read
+  IdVector<BufferId, double> first_piece_us_;      // end of the first piece of its rows
   IdVector<RankId, RankExchange> exchanges_;       // of the present stage
   std::vector<RankId> touched_;                    // ranks in that stage
   std::vector<std::pair<int64_t, int64_t>> sent_;  // its items and their events

@@ -72,6 +72,25 @@ void PassClock::price_wires() {
   }
 }
 
+bool PassClock::is_result_stage(const Stage& stage) const {
+  return std::all_of(pass_.transfers.begin() + stage.begin, pass_.transfers.begin() + stage.end,
+                     [](const TransferItem& item) {
+                       return item.payload == Payload::out || item.payload == Payload::dq ||
+                              item.payload == Payload::dkv;
+                     });
+}
+
+/// The results of the first heads are sent while the last ones are computed; what is left of their
+/// time follows the compute.
+void PassClock::send_early_results() {
+  for (const RankId rank : touched_) {
+    const double late = late_share(rank);
+    if (late == 1) continue;
+    double& us = exchanges_[rank].wire_us;
+    us = std::max(0.0, (1 - late) * us - late * tiles_us(once_[rank])) + late * us;
+  }
+}
+
 /// Rows that stay on their rank are copied on the stream of its transfers.
 void PassClock::run_item(int64_t index, const TransferItem& item) {
   Lane& lane = lanes_[item.src];
@@ -149,12 +168,20 @@ void PassClock::land() {
       }
     }
     written_[item.to].raise({stream.us, event});
+    if (cuts_inputs_ && once_[item.dst] >= 0) {
+      const RankExchange& to = exchanges_[item.dst];
+      double& first_us = first_piece_us_[item.to];
+      const ComputeItem& compute = pass_.computes[static_cast<size_t>(once_[item.dst])];
+      first_us = std::max(first_us,
+                          to.wire_begin_us + piece_share(compute) * (stream.us - to.wire_begin_us));
+    }
   }
 }
 
 void PassClock::run_transfers(const Stage& stage) {
   gather_traffic(stage);
   price_wires();
+  if (!once_.empty() && is_result_stage(stage)) send_early_results();
   for (int64_t i = stage.begin; i < stage.end; ++i) {
     const TransferItem& item = pass_.transfers[static_cast<size_t>(i)];
     if (item.src == item.dst) run_item(i, item);

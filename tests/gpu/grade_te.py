@@ -127,7 +127,7 @@ def cases(ranks):
         yield dict(name="thd, window 128 left", comm=comm, pad=True, window=(128, 0), **(dict(known="rejected") if comm == "p2p" else {}))
         yield dict(name="bshd, causal", comm=comm, format="bshd")
     yield dict(name="thd, no padding", comm="p2p", lengths=(704, 144, 2048))
-    yield dict(name="thd, contiguous", comm="all_gather", lengths=(704, 144, 2048), strategy="NO_LOAD_BALANCE")
+    yield dict(name="thd, contiguous", comm="all_gather", lengths=(704, 144, 2048), strategy=te.CPLoadBalancingStrategy.NO_LOAD_BALANCE)
     yield dict(name="sbhd, causal, 2 KV heads", comm="p2p", format="sbhd", kv_heads=2)
     yield dict(name="bshd, window 128 left", comm="all_gather", format="bshd", window=(128, 0))
     yield dict(name="bshd, window 128 left", comm="p2p", format="bshd", window=(128, 0), known="rejected")
@@ -141,7 +141,8 @@ def cases(ranks):
         yield dict(name="bshd, full", comm="a2a+p2p", format="bshd", mask="no_mask")
     for recipe in ("delayed", "current"):
         for comm in ("p2p", "a2a", "all_gather") + (("a2a+p2p",) if ranks >= 4 else ()):
-            yield dict(name=f"FP8 {recipe}, bshd, causal", comm=comm, format="bshd", kv_heads=16, dims=(128, 128), fp8=recipe, known="figures")
+            known = "figures" if recipe == "delayed" and comm != "all_gather" else "rejected"  # the rest needs Blackwell
+            yield dict(name=f"FP8 {recipe}, bshd, causal", comm=comm, format="bshd", kv_heads=16, dims=(128, 128), fp8=recipe, known=known)
 
 
 def errors_of(grade):
@@ -150,7 +151,7 @@ def errors_of(grade):
 
 def asked(case, rank, ranks, hierarchy, stream):
     """The row of one case; only process 0's holds the verdict."""
-    row = dict(case, said="rejected")
+    row = dict({key: value for key, value in case.items() if key != "strategy"}, said="rejected")
     given = None
     try:
         question = Asked(case, rank, ranks, hierarchy, stream)

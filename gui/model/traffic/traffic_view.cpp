@@ -131,7 +131,8 @@ std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string
       kv += fmt::format(" ({} needed)",
                         print_share(summary.kv_bytes_necessary, summary.kv_bytes_moved));
     else
-      kv += ": less, because no rank gets all heads";
+      kv += sends_partials(parallel.comm_type) ? ": less, because queries travel too"
+                                               : ": less, because no rank gets all heads";
     lines.push_back(text_line(std::move(kv)));
   }
   const bool has_dkv = scene.matrix.payloads(0, stages)[static_cast<size_t>(Payload::dkv)] > 0;

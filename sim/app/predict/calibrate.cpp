@@ -84,7 +84,10 @@ class Measurement {
     stack_.name = name;
     stack_.kernels.clear();
     // One GPU does not send, so it does not tell whether messages are packed.
-    if (has_group()) stack_.packs = group_devices_.packs;
+    if (has_group()) {
+      stack_.packs = group_devices_.packs;
+      stack_.cuts_heads = is_own && !stack_.packs;
+    }
     stack_.overlaps = true;
     stack_.first_merge_passes = 2;
     stack_.merge_passes = 3;
@@ -216,6 +219,11 @@ class Measurement {
       Result<Run> run = carry_out(*request_.kernels, merge_scenario(rows), request_.repeats);
       if (!run) return run.error();
       add_rows(run.value());
+      stack_.fuses_rows = std::none_of(run.value().output.events.begin(),
+                                       run.value().output.events.end(), [](const ItemEvent& event) {
+                                         return event.item.kind == StageKind::merge &&
+                                                event.item.direction == Direction::forward;
+                                       });
     }
     Result<Fit<RowCost>> fit = fit_rows(rows_);
     if (!fit) return fit.error();
@@ -270,6 +278,12 @@ class Measurement {
                                   request_.repeats);
       if (!run) return run.error();
       add_shared(run.value(), samples);
+    }
+    if (samples.empty() && !stack_.packs) {
+      stack_.transfer_multiprocessors = 0;
+      result_.left_out.emplace_back(
+          "transfer_multiprocessors: no compute ran during a transfer; copy engines take none");
+      return std::nullopt;
     }
     Result<Fit<int32_t>> fit = fit_transfer_multiprocessors(samples, devices_.multiprocessors);
     if (!fit) return fit.error();

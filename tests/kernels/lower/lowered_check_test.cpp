@@ -39,7 +39,12 @@ const std::vector<PlanCase>& cases() {
       {"all_gather", "128"},
       {"a2a+p2p", "128", 4, 8, "dual_chunk", "a2a_size = 2\n"},
       {"group_cast", "100, 28", 4, 8, "lpt", "dispatch_chunk = 16\n"},
-      {"group_cast", "90, 28", 4, 8, "dual_chunk", "dispatch = \"queries\"\n"}};
+      {"group_cast", "90, 28", 4, 8, "dual_chunk", "dispatch = \"queries\"\n"},
+      {"pass_q", "90, 38"},
+      {"token_ring", "128"},
+      {"helper_ring", "90, 38", 4, 8, "contiguous"},
+      {"mesh", "90, 38", 4, 8, "dual_chunk", "mesh_q = 2\n"},
+      {"gather_q", "128"}};
   return kCases;
 }
 

@@ -18,11 +18,14 @@ inline constexpr int64_t kLongestSequence = 40;
 inline constexpr int64_t kLongestSequence = 400;
 #endif
 
-/// A random scenario in a dtype that devices support; fp64 becomes bf16.
-inline Scenario random_device_scenario(uint64_t seed, int64_t max_length = kLongestSequence) {
+/// A random scenario in a dtype that devices support; fp64 becomes bf16. moves_queries: of a
+/// communication type in which other ranks' results are merged.
+inline Scenario random_device_scenario(uint64_t seed, int64_t max_length = kLongestSequence,
+                                       bool moves_queries = false) {
   RandomSpace space;
   space.any_dtype = true;
   space.max_length = max_length;
+  space.moves_queries = moves_queries;
   Scenario scenario = random_scenario(seed, space);
   if (scenario.numerics.dtype == Dtype::fp64) scenario.numerics.dtype = Dtype::bf16;
   return scenario;

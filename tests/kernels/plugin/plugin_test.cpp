@@ -105,6 +105,26 @@ TEST(PluginExample, IsRightInEveryDtypeAndForSinks) {
   }
 }
 
+TEST(PluginExample, ComputesForQueriesOfOtherRanksInTheForward) {
+  const std::unique_ptr<Executor> executor = open(CPSCOPE_NAIVE_PLUGIN);
+  for (const CommType type : {CommType::pass_q, CommType::token_ring, CommType::helper_ring,
+                              CommType::mesh, CommType::gather_q}) {
+    Scenario scenario = plain_case();
+    scenario.parallel.comm_type = type;
+    scenario.numerics.backward = false;
+    const ExecutedRun run = run_on(*executor, scenario);
+    ASSERT_TRUE(run.output.ok()) << to_text(run.output.error());
+    EXPECT_TRUE(run.grade.passed) << describe(scenario, run.grade);
+    scenario.numerics.backward = true;
+    const ExecutedRun both = run_on(*executor, scenario);
+    ASSERT_FALSE(both.output.ok()) << to_name(type);
+    EXPECT_EQ(both.output.error().kind, ErrorKind::unavailable);
+    expect_contains(to_text(both.output.error()),
+                    "kernels of others read out in the backward, and with queries of other ranks "
+                    "only lse and delta arrive; use backward = false, or --executor cpu");
+  }
+}
+
 TEST(PluginExample, PassesTheProbe) {
   const std::unique_ptr<Executor> executor = open(CPSCOPE_NAIVE_PLUGIN);
   MaskWitness witness;

@@ -157,6 +157,41 @@ TEST(NcclExecutor, KeepsTheBudgetOnCopiesAlone) {
   EXPECT_EQ(nccl.counts().bytes, 0);
 }
 
+TEST(NcclExecutor, GivesTheBitsOfExecutorCudaWhereQueriesMove) {
+  const NcclEmulated nccl;
+  const auto cuda = kernels::make_executor_cuda();
+  const auto by_nccl = kernels::make_executor_nccl(settings_of(nccl, 8));
+  const auto by_copies = kernels::make_executor_nccl(copying_settings(NcclEmulated(), 8, 5));
+  std::set<CommType> types;
+  for (uint64_t seed = 7'800'000; seed < 7'800'000 + kNcclScenarios; ++seed) {
+    const Scenario scenario = random_device_scenario(seed, kLongestSequence, true);
+    if (scenario.parallel.cp_size > 8) continue;
+    const auto expected = run_graded_on(*cuda, scenario);
+    if (!expected) continue;
+    ASSERT_TRUE(expected->output.ok()) << to_text(expected->output.error());
+    EXPECT_TRUE(expected->grade.passed) << describe(scenario, expected->grade);
+    Answer wanted = expected->output.value().answer;
+    for (Executor* executor : {by_nccl.get(), by_copies.get()}) {
+      const bool has_copies = executor == by_copies.get();
+      const int64_t before = nccl.counts().bytes;
+      const auto run = run_graded_on(*executor, scenario, {.repeats = has_copies ? 2 : 1});
+      ASSERT_TRUE(run->output.ok()) << "seed " << seed << ": " << to_text(run->output.error());
+      EXPECT_EQ(nccl.counts().bytes - before, has_copies ? 0 : wire_bytes(run->plan.plan()))
+          << "seed " << seed;
+      // Sums over ranks are added up in another order.
+      Answer seen = run->output.value().answer;
+      seen.d_sink.clear();
+      wanted.d_sink.clear();
+      EXPECT_TRUE(is_bitwise_equal(seen, wanted))
+          << "seed " << seed << (has_copies ? ", copies\n" : ", nccl\n")
+          << describe(compare(seen, wanted)) << print_scenario(scenario);
+    }
+    types.insert(scenario.parallel.comm_type);
+    if (HasFailure()) return;
+  }
+  EXPECT_GE(types.size(), 5u) << "too few communication types ran";
+}
+
 void expect_the_same_bits_in_pieces(const Scenario& scenario, bool has_parts) {
   const int32_t ranks = scenario.parallel.cp_size;
   const auto cuda = kernels::make_executor_cuda();
@@ -327,7 +362,8 @@ TEST(NcclExecutor, TimesEveryTransferBetweenRanks) {
     const NcclEmulated nccl;
     const auto executor = kernels::make_executor_nccl(has_copies ? copying_settings(nccl, 4, 1)
                                                                  : settings_of(nccl, 4));
-    for (const CommType comm_type : {CommType::p2p, CommType::all_gather, CommType::group_cast}) {
+    for (const CommType comm_type : {CommType::p2p, CommType::all_gather, CommType::group_cast,
+                                     CommType::token_ring, CommType::gather_q}) {
       Scenario scenario = scenario_of_ranks(4);
       scenario.parallel.comm_type = comm_type;
       const auto plan = plan_unless_refused(scenario);
@@ -459,7 +495,7 @@ TEST(NcclExecutor, GathersAnswersOfSeveralProcesses) {
       run_processes(nccl, kProcesses, [](int32_t process, Executor& executor) {
         std::string report;
         for (uint64_t seed = 7'400'000; seed < 7'400'008; ++seed) {
-          const Scenario scenario = random_device_scenario(seed);
+          const Scenario scenario = random_device_scenario(seed, kLongestSequence, seed % 2 == 0);
           const auto plan = plan_unless_refused(scenario);
           if (!plan || scenario.parallel.cp_size > kProcesses) continue;
           // All processes make the same inputs; only process 0 has an answer to compare.

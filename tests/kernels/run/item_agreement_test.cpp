@@ -23,7 +23,7 @@ namespace cpscope::tests {
 namespace {
 
 #ifdef CPSCOPE_EMULATED
-const uint64_t kComparedScenarios = sweep(6, 12);
+const uint64_t kComparedScenarios = sweep(9, 18);
 #else
 constexpr uint64_t kComparedScenarios = 200;
 #endif
@@ -31,10 +31,11 @@ constexpr uint64_t kComparedScenarios = 200;
 constexpr uint64_t kFirstSeed = 7'500'000;
 constexpr DiffRule kEarned{.is_earned = true, .rel_l2 = 0.0};
 
-/// Uses the dtypes of devices in turn.
+/// Uses the dtypes of devices in turn. In every third one queries move.
 Scenario scenario_of(uint64_t seed) {
   RandomSpace space;
   space.max_length = kLongestSequence;
+  space.moves_queries = seed / 3 % 3 == 2;
   Scenario scenario = random_scenario(seed, space);
   constexpr Dtype kDtypes[] = {Dtype::bf16, Dtype::fp16, Dtype::fp32};
   scenario.numerics.dtype = kDtypes[seed % 3];

@@ -27,7 +27,7 @@ TEST(NcclOnDevices, KeepsTheBudgetOnRandomScenarios) {
   }
   int ran = 0;
   for (uint64_t seed = 7'500'000; seed < 7'500'000 + kGpuScenarios; ++seed) {
-    const Scenario scenario = random_device_scenario(seed);
+    const Scenario scenario = random_device_scenario(seed, kLongestSequence, seed % 3 == 0);
     const auto run = run_graded_on(*executor, scenario);
     if (!run) continue;
     // More ranks than this host has GPUs.
@@ -69,7 +69,14 @@ TEST(NcclOnDevices, GivesTheBitsOfOneGpuInEveryRepeatAndInHoweverManyPieces) {
                                       {"group_cast", one},
                                       {"a2a", many},
                                       {"all_gather", many},
-                                      {"group_cast", kScatteredDocuments}}) {
+                                      {"group_cast", kScatteredDocuments},
+                                      {"pass_q", one},
+                                      {"token_ring", one},
+                                      {"helper_ring", one},
+                                      {"mesh", one},
+                                      {"gather_q", one},
+                                      {"token_ring", many},
+                                      {"mesh", many}}) {
     const bool is_long = lengths == kScatteredDocuments;
     const Scenario scenario = scenario_of_pieces(type.c_str(), ranks, 128, lengths);
     const auto plan = plan_unless_refused(scenario);

@@ -225,6 +225,59 @@ TEST(Clock, CallsAKernelForEachRankOfGatheredKeysWhereTheStackDoes) {
   EXPECT_NEAR(predict(plan, cluster).value().forward.total_us, 7e6, 50);
 }
 
+TEST(Clock, LaunchesNothingForRowsThatKernelsTakeAndMergeThemselves) {
+  Cluster cluster = make_cluster();
+  Stack& stack = stack_of(cluster);
+  const Plan plan = plan_of(scenario(160, 4, "layout = \"contiguous\""));
+  const double free = predict(plan, cluster).value().forward.total_us;
+  stack.row_launch_us = 7;
+  stack.first_merge_passes = 2;
+  stack.merge_passes = 3;
+  // Four merges and one finish.
+  EXPECT_NEAR(predict(plan, cluster).value().forward.total_us, free + 5 * 7, 0.01);
+  stack.fuses_rows = true;
+  EXPECT_NEAR(predict(plan, cluster).value().forward.total_us, free, 0.01);
+  // Partial results of other ranks are merged by a kernel of their own.
+  const Plan moving =
+      plan_of(scenario(160, 4, "cp_comm_type = \"gather_q\"\nlayout = \"contiguous\""));
+  const double fused = predict(moving, cluster).value().forward.total_us;
+  stack.row_launch_us = 0;
+  EXPECT_NEAR(fused - predict(moving, cluster).value().forward.total_us, 3 * 7, 0.01);
+}
+
+TEST(Clock, BeginsWithTheFirstHeadsWhereTheStackCutsThem) {
+  Cluster cluster = make_cluster();
+  Stack& stack = stack_of(cluster);
+  stack.kernels[0].forward = {16, 16, 0, 0, 100, 100};
+  stack.fuses_rows = stack.cuts_heads = true;
+  const auto total = [&](const Plan& plan, double wire_us) {
+    cluster.inside.many_peers = {{{0, wire_us}, {1e12, wire_us + 1e-6}}};
+    return predict(plan, cluster).value().forward.total_us;
+  };
+  const Plan gather =
+      plan_of(scenario(160, 4, "cp_comm_type = \"all_gather\"\nlayout = \"contiguous\""));
+  const double alone = total(gather, 1e-6);
+  ASSERT_GT(alone, 150) << "long enough to be cut";
+  // Four KV heads come one by one: the kernel begins with the first, and ends with the last.
+  EXPECT_NEAR(total(gather, alone / 2), alone + alone / 8, 0.01);
+  EXPECT_NEAR(total(gather, 4 * alone), 4 * alone + alone / 4, 0.01);
+  stack.cuts_heads = false;
+  EXPECT_NEAR(total(gather, alone / 2), 1.5 * alone, 0.01);
+  // All-to-all: of four heads a rank, the results of three are sent while the last is computed.
+  stack.cuts_heads = true;
+  std::string heads = scenario(160, 4, "cp_comm_type = \"a2a\"\nlayout = \"contiguous\"");
+  heads.replace(heads.find("heads = 4"), 9, "heads = 16");
+  const Plan a2a = plan_of(heads);
+  const double work = total(a2a, 1e-6);
+  EXPECT_NEAR(total(a2a, work / 4), work + work / 16 + work / 16, 0.01);
+  EXPECT_NEAR(total(a2a, work), work + work / 4 + work / 2 + work / 4, 0.01);
+  // Kernels too short to be cut wait for everything.
+  stack.kernels[0].forward = {16, 16, 0, 0, 1, 1};
+  const double brief = total(gather, 1e-6);
+  ASSERT_LT(brief, 150);
+  EXPECT_NEAR(total(gather, 100), brief + 100, 0.01);
+}
+
 TEST(Clock, CountsTheBytesOfAnAllToAllByTheRankNotByTheMessage) {
   Cluster cluster = make_cluster();
   cluster.inside.many_peers = {{{0, 10}, {1e6, 1010}}};  // 1 us a kB
