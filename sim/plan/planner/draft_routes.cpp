@@ -44,8 +44,8 @@ Result<std::map<BlockId, GradientRoute>> find_gradient_routes(const Plan& plan,
       route.leaves.push_back(static_cast<int32_t>(s));
     }
   }
-  // From the last rank the sum goes home after the step in which it has arrived
-  // with the keys.
+  // From the last rank the sum goes home after the first step in which that has the keys, or after
+  // the last one in which it computes with them.
   const auto num_steps = static_cast<int32_t>(steps.size());
   for (auto& [id, route] : routes) {
     if (route.leaves.back() + 1 < num_steps) {
