@@ -35,7 +35,8 @@ PlainRules<Real> plain_rules(const HeadGroup& group) {
   rules.dtype = numerics.dtype;
   rules.has_narrow_products = numerics.dtype == Dtype::bf16 || numerics.dtype == Dtype::fp16;
   rules.merges_in_dtype = numerics.accumulate == Accumulate::dtype;
-  rules.sends_in_dtype = numerics.dkv_wire == WireFormat::dtype && group.hops.shares > 1;
+  rules.sends_in_dtype =
+      numerics.dkv_wire == WireFormat::dtype && group.hops.shares > 1 && group.hops.sends_shares;
   rules.rounds_each_term = group.scenario.batch.qkv_format == QkvFormat::thd;
   rules.scale = static_cast<Real>(logit_scale(attention));
   rules.softcap = static_cast<Real>(attention.softcap);
@@ -66,6 +67,7 @@ struct PlainUnit {
   KeyRun piece_keys;                  // hull of the keys that the current piece of queries sees
   Rows<Real> piece_dk, piece_dv;      // of that piece, fp32; zero outside the hull
   Rows<Real> running_dk, running_dv;  // over the pieces so far
+  int32_t pieces = 0;                 // finished so far
 };
 
 /// A normalised partial result of one hop.
@@ -307,6 +309,7 @@ void accumulate_dq(const PlainUnit<Real>& unit, const PlainBlock<Real>& block,
   const RowBlock& range = block.range;
   const PlainRules<Real>& rules = unit.rules;
   Rows<Real> dq = Rows<Real>::Zero(range.rows(), unit.keys.cols());
+  int32_t shares = 0;
   for (const KeyRun& hop : hops_of(unit, range)) {
     const int64_t count = hop.end - hop.begin;
     Rows<Real> term(range.rows(), unit.keys.cols());
@@ -315,7 +318,9 @@ void accumulate_dq(const PlainUnit<Real>& unit, const PlainBlock<Real>& block,
     term *= rules.scale;
     if (unit.group.hops.rounds_dq) round_all<Real>(rules.dtype, term);
     dq += term;
-    if (rules.merges_in_dtype) round_all<Real>(rules.dtype, dq);
+    const bool leaves_window = ++shares % unit.group.hops.shares_a_rounding == 0;
+    if (rules.merges_in_dtype || (unit.group.hops.rounds_dq_sum && leaves_window))
+      round_all<Real>(rules.dtype, dq);
   }
   for (int64_t row = 0; row < range.rows(); ++row) {
     rotate_row(unit.group.part.query_turns, range.row_begin + row, -1, &dq(row, 0));
@@ -408,7 +413,10 @@ template <class Real>
 void finish_piece(PlainUnit<Real>& unit) {
   const PlainRules<Real>& rules = unit.rules;
   const bool rounds_share = rules.sends_in_dtype && !unit.group.hops.rounds_running_sum;
-  const bool rounds_sum = rules.merges_in_dtype || (rules.sends_in_dtype && !rounds_share);
+  // In a double ring the sums of a window travel unrounded.
+  const bool leaves_window = ++unit.pieces % unit.group.hops.shares_a_rounding == 0;
+  const bool rounds_sum =
+      rules.merges_in_dtype || (rules.sends_in_dtype && !rounds_share && leaves_window);
   const auto round_row = [&](Rows<Real>& rows, int64_t key) {
     for (Real& value : rows.row(key)) value = round_to(rules.dtype, value);
   };
@@ -481,7 +489,7 @@ void write_key_gradients(PlainUnit<Real>& unit, Answer& answer) {
 template <class Real>
 PlainUnit<Real> start_unit(const HeadGroup& group) {
   const int64_t first_key = group.slot.kv_valid_begin();
-  PlainUnit<Real> unit{group, plain_rules<Real>(group), {}, {}, {}, {}, {}, {}, {}};
+  PlainUnit<Real> unit{group, plain_rules<Real>(group), {}, {}, {}, {}, {}, {}, {}, 0};
   unit.keys = gather_rows<Real>(group.inputs.k, first_key, group.part.keys, group.kv_head);
   unit.values = gather_rows<Real>(group.inputs.v, first_key, group.part.keys, group.kv_head);
   turn_and_round(group, group.part.key_turns, 0, unit.keys);

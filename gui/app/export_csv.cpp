@@ -150,7 +150,7 @@ void write_mask(const PlanIndex& plan, CsvWriter& csv) {
 }
 
 std::string_view name_of(LinkClass link) {
-  constexpr std::string_view kNames[] = {"self", "ring", "group", "direct"};
+  constexpr std::string_view kNames[] = {"self", "ring", "group", "direct", "outer_ring"};
   return kNames[static_cast<size_t>(link)];
 }
 

@@ -120,8 +120,10 @@ void go_on(AppState& state, TriedWays tried) {
 Parallel way_of(const Parallel& taken, Parallel own) {
   own.comm_type = taken.comm_type;
   own.layout = taken.layout;
-  if (taken.comm_type == CommType::a2a_p2p) own.a2a_size = taken.a2a_size;
+  if (has_head_groups(taken.comm_type)) own.a2a_size = taken.a2a_size;
   if (taken.comm_type == CommType::mesh) own.mesh_q = taken.mesh_q;
+  if (has_windows(taken.comm_type)) own.ring_window = taken.ring_window;
+  if (has_ring_backward(taken.comm_type)) own.ring_backward = taken.ring_backward;
   if (taken.comm_type == CommType::group_cast) own.dispatch = taken.dispatch;
   if (taken.layout == LayoutKind::lpt || taken.layout == LayoutKind::lpt_local)
     own.dispatch_chunk = taken.dispatch_chunk;

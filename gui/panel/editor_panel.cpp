@@ -176,12 +176,18 @@ void edit_parallel(Ui& ui, Editor& editor) {
                 "How keys and values, or heads, are sent");
   editor.choice("layout", "parallel.layout", parallel.layout, kLayoutKinds,
                 "Which rank owns which tokens");
-  if (parallel.comm_type == CommType::a2a_p2p)
+  if (has_head_groups(parallel.comm_type))
     editor.number("a2a ranks", "parallel.a2a_size", parallel.a2a_size, 1,
                   "Ranks that exchange heads; the others form rings");
   if (parallel.comm_type == CommType::mesh)
     editor.number("query chunks", "parallel.mesh_q", parallel.mesh_q, 1,
                   "Query chunks of a tile; it has ranks / query chunks key chunks");
+  if (has_windows(parallel.comm_type))
+    editor.number("window", "parallel.ring_window", parallel.ring_window, 1,
+                  "Consecutive ranks, or groups of a2a ranks, of one window, which is a host");
+  if (has_ring_backward(parallel.comm_type))
+    editor.choice("backward ring", "parallel.ring_backward", parallel.ring_backward, kRingBackwards,
+                  "What travels in the backward: keys and values, or queries");
   if (sends_partials(parallel.comm_type))
     editor.choice("partial wire", "parallel.partial_wire", parallel.partial_wire, kWireFormats,
                   "The format in which partial results are sent to the owners of the queries");

@@ -208,6 +208,13 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
     if (std::any_of(merges.begin(), merges.end(), is_of_some_heads))
       return "results of some heads of a buffer are not merged by the GPU executors yet";
   }
+  const auto is_sum_of_ring = [&](const TransferItem& item) {
+    return item.payload == Payload::dq && item.landing == Landing::replace &&
+           plan.buffer(item.from).tokens == kNoTokens;
+  };
+  const auto& sent = plan.backward.transfers;
+  if (std::any_of(sent.begin(), sent.end(), is_sum_of_ring))
+    return "sums of dQ that travel round a ring are not in the GPU executors yet";
   return std::nullopt;
 }
 

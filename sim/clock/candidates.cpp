@@ -17,8 +17,9 @@
 namespace cpscope {
 namespace {
 
-constexpr std::array<CommType, 5> kCommTypes = {CommType::p2p, CommType::a2a, CommType::all_gather,
-                                                CommType::a2a_p2p, CommType::group_cast};
+constexpr std::array<CommType, 6> kCommTypes = {CommType::p2p,        CommType::a2a,
+                                                CommType::all_gather, CommType::a2a_p2p,
+                                                CommType::group_cast, CommType::double_ring};
 constexpr std::array<LayoutKind, 6> kLayouts = {
     LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
     LayoutKind::striped,    LayoutKind::lpt,        LayoutKind::lpt_local};
@@ -39,13 +40,22 @@ std::vector<int32_t> a2a_sizes_of(const Scenario& scenario) {
   return sizes;
 }
 
+/// A node, if several share the batch evenly: a double ring of one window is a ring.
+std::vector<int32_t> windows_of(const Scenario& scenario, const Cluster& cluster) {
+  const int32_t ranks = scenario.parallel.cp_size, node = cluster.gpus_per_node;
+  return ranks > node && ranks % node == 0 ? std::vector{node} : std::vector<int32_t>{};
+}
+
 std::string name_of(const Parallel& parallel) {
   std::string name(to_name(parallel.comm_type));
-  if (parallel.comm_type == CommType::a2a_p2p) name += fmt::format(" of {}", parallel.a2a_size);
+  if (has_head_groups(parallel.comm_type)) name += fmt::format(" of {}", parallel.a2a_size);
   if (parallel.comm_type == CommType::group_cast && parallel.dispatch == Dispatch::queries)
     name += " of queries";
   if (parallel.comm_type == CommType::mesh)
     name += fmt::format(" of {} x {}", parallel.mesh_q, parallel.cp_size / parallel.mesh_q);
+  if (has_windows(parallel.comm_type)) name += fmt::format(", windows of {}", parallel.ring_window);
+  if (has_ring_backward(parallel.comm_type) && parallel.ring_backward == RingBackward::q)
+    name += ", queries back";
   name += fmt::format(", {}", to_name(parallel.layout));
   if (has_chunks(parallel.layout)) name += fmt::format(" {}", parallel.dispatch_chunk);
   if (parallel.layout == LayoutKind::striped && parallel.stripe != 1)
@@ -95,7 +105,9 @@ std::array<int64_t, 6> list_place(const Parallel& way) {
     return static_cast<int64_t>(std::find(all.begin(), all.end(), value) - all.begin());
   };
   return {index_in(kCommTypes, way.comm_type),
-          way.comm_type == CommType::a2a_p2p ? way.a2a_size : 0,
+          way.comm_type == CommType::a2a_p2p       ? way.a2a_size
+          : way.comm_type == CommType::double_ring ? way.ring_window
+                                                   : 0,
           index_in(kLayouts, way.layout),
           has_chunks(way.layout) ? way.dispatch_chunk : 0,
           way.layout == LayoutKind::striped ? way.stripe : 0,
@@ -231,7 +243,8 @@ double padding_share_of(const Plan& plan) {
 }
 
 std::vector<Parallel> list_candidates(const Scenario& scenario,
-                                      const std::vector<int64_t>& dispatch_chunks) {
+                                      const std::vector<int64_t>& dispatch_chunks,
+                                      const std::vector<int32_t>& ring_windows) {
   const Parallel& own = scenario.parallel;
   std::vector<Parallel> list{own};
   const auto add = [&](const Parallel& parallel) {
@@ -241,13 +254,16 @@ std::vector<Parallel> list_candidates(const Scenario& scenario,
     if (!is_there) list.push_back(parallel);
   };
   for (const CommType comm : kCommTypes) {
-    const std::vector<int32_t> sizes =
-        comm == CommType::a2a_p2p ? a2a_sizes_of(scenario) : std::vector<int32_t>{own.a2a_size};
+    std::vector<int32_t> sizes{0};  // of groups, if the type has a choice
+    if (comm == CommType::a2a_p2p) sizes = a2a_sizes_of(scenario);
+    if (comm == CommType::double_ring) sizes = ring_windows;
     for (const int32_t size : sizes) {
       for (const LayoutKind layout : kLayouts) {
         Parallel parallel = own;
         parallel.comm_type = comm;
-        parallel.a2a_size = size;
+        if (comm == CommType::a2a_p2p) parallel.a2a_size = size;
+        if (comm == CommType::double_ring) parallel.ring_window = size;
+        parallel.ring_backward = RingBackward::kv;
         parallel.layout = layout;
         parallel.dispatch = Dispatch::tokens;
         parallel.indices_file.clear();
@@ -269,8 +285,10 @@ std::vector<Parallel> list_candidates(const Scenario& scenario,
 
 bool is_same_way(const Parallel& a, const Parallel& b) {
   return a.comm_type == b.comm_type && a.layout == b.layout &&
-         (a.comm_type != CommType::a2a_p2p || a.a2a_size == b.a2a_size) &&
+         (!has_head_groups(a.comm_type) || a.a2a_size == b.a2a_size) &&
          (a.comm_type != CommType::mesh || a.mesh_q == b.mesh_q) &&
+         (!has_windows(a.comm_type) || a.ring_window == b.ring_window) &&
+         (!has_ring_backward(a.comm_type) || a.ring_backward == b.ring_backward) &&
          (!has_chunks(a.layout) || a.dispatch_chunk == b.dispatch_chunk) &&
          (a.layout != LayoutKind::striped || a.stripe == b.stripe) &&
          (a.layout != LayoutKind::indices ||
@@ -299,7 +317,8 @@ Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& clu
   if (!kernels) return kernels.error();
   if (const auto error = refuse_small_cluster(scenario, cluster)) return *error;
   Candidates result{cluster.name, stack.value()->name, cluster.device.memory_gib, {}, -1, -1};
-  for (const Parallel& parallel : list_candidates(scenario, options.dispatch_chunks)) {
+  for (const Parallel& parallel :
+       list_candidates(scenario, options.dispatch_chunks, windows_of(scenario, cluster))) {
     Candidate candidate;
     candidate.parallel = parallel;
     candidate.name = name_of(parallel);

@@ -63,11 +63,12 @@ struct CandidateOptions {
   std::function<std::optional<Error>(const Scenario&)> refuse = {};
 };
 
-/// Every communication type x layout, x a2a_size if there is a choice, x dispatch_chunk for lpt and
-/// lpt_local, and the scenario's own way if it is none of these. An imported order occurs only in
-/// the scenario's own way.
+/// The communication types of common frameworks x layout, x a2a_size if there is a choice, x
+/// dispatch_chunk for lpt and lpt_local; double_ring x ring_windows; and the scenario's own way if
+/// it is none of these. An imported order occurs only in the scenario's own way.
 std::vector<Parallel> list_candidates(const Scenario& scenario,
-                                      const std::vector<int64_t>& dispatch_chunks);
+                                      const std::vector<int64_t>& dispatch_chunks,
+                                      const std::vector<int32_t>& ring_windows = {});
 
 /// True if both split and move a batch in the same way; ignores keys that their type does not read.
 bool is_same_way(const Parallel& a, const Parallel& b);

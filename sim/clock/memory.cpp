@@ -74,6 +74,56 @@ void for_each_staged(const Pass& pass, const Stage& stage, const Add& add) {
   }
 }
 
+/// True if every partial result of a row is kept until the last one is there: TransformerEngine's
+/// merge in two phases.
+bool keeps_partials(const Numerics& numerics) {
+  return numerics.accumulate == Accumulate::dtype && element_bytes(numerics.dtype) == 2;
+}
+
+/// Calls add(rank, bytes) for the partial results that a stage begins to keep, in the dtype with an
+/// fp32 lse, and with negative bytes for those whose sum it finishes or sends.
+class KeptPartials {
+ public:
+  KeptPartials(const Plan& plan, const Pass& pass)
+      : plan_(plan), pass_(pass), kept_(plan.buffers.size(), 0) {}
+
+  template <class Add>
+  void begin(const Stage& stage, const Add& add) {
+    for (int64_t i = stage.begin; stage.kind == StageKind::merge && i < stage.end; ++i) {
+      const MergeItem& item = pass_.merges[static_cast<size_t>(i)];
+      if (item.order == 0) drop(item.into, add);
+      if (item.partial == kNoBuffer) continue;
+      const BufferSpec& spec = plan_.buffer(item.partial);
+      const int64_t row = lanes_of(spec.kind, plan_.scenario.attention) *
+                              element_bytes(plan_.scenario.numerics.dtype) +
+                          int64_t{sizeof(float)};
+      const int64_t bytes = spec.rows * spec.heads.size() * row;
+      kept_[item.into] += bytes;
+      add(item.rank, bytes);
+    }
+  }
+  template <class Add>
+  void end(const Stage& stage, const Add& add) {
+    for (int64_t i = stage.begin; stage.kind == StageKind::finish && i < stage.end; ++i)
+      drop(pass_.finishes[static_cast<size_t>(i)].buffer, add);
+    for (int64_t i = stage.begin; stage.kind == StageKind::transfer && i < stage.end; ++i) {
+      const TransferItem& item = pass_.transfers[static_cast<size_t>(i)];
+      if (item.payload == Payload::partial) drop(item.from, add);
+    }
+  }
+
+ private:
+  template <class Add>
+  void drop(BufferId id, const Add& add) {
+    add(plan_.buffer(id).rank, -kept_[id]);
+    kept_[id] = 0;
+  }
+
+  const Plan& plan_;
+  const Pass& pass_;
+  IdVector<BufferId, int64_t> kept_;  // bytes, by accumulator
+};
+
 /// Sweeps over the stages with the present memory use of every rank.
 void add_pass(const Plan& plan, Direction direction, bool packs, IdVector<RankId, int64_t>& most) {
   const Pass& pass = plan.pass(direction);
@@ -90,11 +140,15 @@ void add_pass(const Plan& plan, Direction direction, bool packs, IdVector<RankId
   const auto add = [&](RankId rank, int64_t bytes) { now[rank] += bytes; };
   const auto take = [&](RankId rank, int64_t bytes) { now[rank] -= bytes; };
   const auto bytes_of = [&](const BufferSpec& spec) { return buffer_bytes(spec, plan.scenario); };
+  KeptPartials kept(plan, pass);
+  const bool keeps = direction == Direction::forward && keeps_partials(plan.scenario.numerics);
   for (size_t s = 0; s < num_stages; ++s) {
+    if (keeps) kept.begin(pass.stages[s], add);
     for (const BufferId id : born.at(s)) add(plan.buffer(id).rank, bytes_of(plan.buffer(id)));
     if (packs) for_each_staged(pass, pass.stages[s], add);
     for (const RankId rank : now.ids()) most[rank] = std::max(most[rank], now[rank]);
     if (packs) for_each_staged(pass, pass.stages[s], take);
+    if (keeps) kept.end(pass.stages[s], add);
     for (const BufferId id : ended.at(s)) take(plan.buffer(id).rank, bytes_of(plan.buffer(id)));
   }
 }

@@ -232,9 +232,15 @@ double PassClock::host_gaps_us(std::vector<BusyTime> busy, const std::vector<Bus
   return sum;
 }
 
+std::vector<BusyTime> PassClock::all_transfers(const Lane& lane) {
+  std::vector<BusyTime> all = lane.transfers;
+  all.insert(all.end(), lane.outer_transfers.begin(), lane.outer_transfers.end());
+  return all;
+}
+
 RankTimes PassClock::times_of(const Lane& lane, double total_us) const {
   const std::vector<BusyTime> computes = joined(lane.computes);
-  const std::vector<BusyTime> transfers = joined(lane.transfers);
+  const std::vector<BusyTime> transfers = joined(all_transfers(lane));
   std::vector<BusyTime> busy = lane.locals;
   busy.insert(busy.end(), computes.begin(), computes.end());
   busy = joined(std::move(busy));
@@ -278,7 +284,7 @@ void PassClock::begin(IdVector<RankId, Lane> before) {
   timeline_.events.resize(static_cast<size_t>(first_event_));
   before_.clear();
   lanes_.assign(plan_.home.size(), Lane());
-  for (const RankId rank : before.ids()) lanes_[rank].beside = joined(before[rank].transfers);
+  for (const RankId rank : before.ids()) lanes_[rank].beside = joined(all_transfers(before[rank]));
   written_.assign(plan_.buffers.size(), ClockTime());
   read_.assign(plan_.buffers.size(), ClockTime());
   first_piece_us_.assign(plan_.buffers.size(), 0.0);
@@ -289,6 +295,7 @@ ClockTime PassClock::end() const {
   for (const Lane& lane : lanes_) {
     last.raise(lane.compute);
     last.raise(lane.transfer);
+    last.raise(lane.outer);
   }
   return last;
 }

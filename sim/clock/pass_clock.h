@@ -52,7 +52,9 @@ struct RankExchange {
 /// One rank's streams and their busy times.
 struct RankLane {
   ClockTime host, compute, transfer;
+  ClockTime outer;  // hops between nodes of a double ring, which have a stream of their own
   std::vector<BusyTime> computes, locals, transfers;  // ascending
+  std::vector<BusyTime> outer_transfers;              // of that stream, ascending
   std::vector<BusyTime> partner_waits;                // parts of transfers
   double launch_us = 0;                               // of computes
   std::vector<BusyTime> beside;  // transfers that slow computes, as far as known
@@ -117,7 +119,15 @@ class PassClock {
     return int64_t{gpu / cluster_.gpus_per_node} * cluster_.nics_per_node +
            gpu % cluster_.gpus_per_node % cluster_.nics_per_node;
   }
-  ClockTime& transfer_stream(Lane& lane) { return stack_.overlaps ? lane.transfer : lane.compute; }
+  ClockTime& transfer_stream(Lane& lane) {
+    if (!stack_.overlaps) return lane.compute;
+    return is_outer_ ? lane.outer : lane.transfer;
+  }
+  std::vector<BusyTime>& busy_transfers(Lane& lane) {
+    return is_outer_ ? lane.outer_transfers : lane.transfers;
+  }
+  static std::vector<BusyTime> all_transfers(const Lane& lane);
+  bool has_outer_stream(const Stage& stage) const;
   void wait_to_read(BufferId id, ClockTime& start) const { start.raise(written_[id]); }
   void wait_to_write(BufferId id, ClockTime& start) const {
     start.raise(written_[id]);
@@ -187,6 +197,7 @@ class PassClock {
   IdVector<RankId, double> slow_down_;  // factor on kernel time from lower clocks; at least 1
   IdVector<BufferId, ClockTime> written_, read_;   // last write and last read
   IdVector<BufferId, double> first_piece_us_;      // end of the first piece of its rows
+  bool is_outer_ = false;                          // the present stage is on the outer stream
   IdVector<RankId, RankExchange> exchanges_;       // of the present stage
   std::vector<RankId> touched_;                    // ranks in that stage
   std::vector<std::pair<int64_t, int64_t>> sent_;  // its items and their events

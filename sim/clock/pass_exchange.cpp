@@ -145,7 +145,7 @@ void PassClock::land() {
     const RankExchange& exchange = exchanges_[rank];
     Lane& lane = lanes_[rank];
     transfer_stream(lane).raise(exchange.end);
-    lane.transfers.push_back({exchange.begin_us, exchange.end.us, exchange.enqueued_us});
+    busy_transfers(lane).push_back({exchange.begin_us, exchange.end.us, exchange.enqueued_us});
     if (exchange.ready.us < exchange.wire_begin_us)
       lane.partner_waits.push_back({exchange.ready.us, exchange.wire_begin_us});
   }
@@ -160,11 +160,11 @@ void PassClock::land() {
       wait_to_write(item.to, stream);
       const double begin = stream.us;
       stream.us += stack_.row_launch_us + copy_us(2.0 * static_cast<double>(item.bytes));
-      BusyTime& last = lane.transfers.back();
+      BusyTime& last = busy_transfers(lane).back();
       if (begin <= last.end) {
         last.end = std::max(last.end, stream.us);
       } else {
-        lane.transfers.push_back({begin, stream.us, exchanges_[item.dst].enqueued_us});
+        busy_transfers(lane).push_back({begin, stream.us, exchanges_[item.dst].enqueued_us});
       }
     }
     written_[item.to].raise({stream.us, event});
@@ -178,7 +178,18 @@ void PassClock::land() {
   }
 }
 
+/// True if the stage's hops cross nodes while a double ring goes on inside them. Inside one node
+/// the two rings share a link, so that their hops take turns.
+bool PassClock::has_outer_stream(const Stage& stage) const {
+  const auto begin = pass_.transfers.begin();
+  return std::all_of(begin + stage.begin, begin + stage.end, [&](const TransferItem& item) {
+    return item.link == LinkClass::outer_ring &&
+           cluster_.node_of(to_index(item.src)) != cluster_.node_of(to_index(item.dst));
+  });
+}
+
 void PassClock::run_transfers(const Stage& stage) {
+  is_outer_ = has_outer_stream(stage);
   gather_traffic(stage);
   price_wires();
   if (!once_.empty() && is_result_stage(stage)) send_early_results();

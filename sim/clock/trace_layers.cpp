@@ -169,7 +169,7 @@ bool can_be_message(const TraceSpan& span, const Plan& plan) {
       return false;
   }
   const auto ranks = static_cast<int32_t>(plan.home.size());
-  const bool has_groups = plan.scenario.parallel.comm_type == CommType::a2a_p2p;
+  const bool has_groups = has_head_groups(plan.scenario.parallel.comm_type);
   return span.group_size == 0 || span.group_size == ranks ||
          (has_groups && span.group_size < ranks);
 }

@@ -191,7 +191,7 @@ Json layout_json(const Plan& plan, bool full) {
   if (!full) return json;
   if (plan.scenario.parallel.comm_type == CommType::a2a)
     json["a2a"] = reorder_json(plan, 0, plan.layout.cp_size);
-  if (plan.scenario.parallel.comm_type == CommType::a2a_p2p) {
+  if (has_head_groups(plan.scenario.parallel.comm_type)) {
     Json groups = Json::array();
     const int32_t size = plan.scenario.parallel.a2a_size;
     for (int32_t p = 0; p * size < plan.layout.cp_size; ++p) {

@@ -38,7 +38,8 @@ struct BlindScenario {
 struct Fault {
   std::string name;
   std::string field_class;  // number in the field's catalogue, D<n>: TransformerEngine's defects,
-                            // or M<n>: schedules in which queries move
+                            // or M<n>: schedules in which queries move, or
+                            // rings have windows
   FaultPlace place{};
   Detector detector{};
   std::string source;    // repo#number, or the paper

@@ -6,7 +6,8 @@
 
 #include <fmt/format.h>
 
-// Faults of schedules in which queries move and other ranks' results are merged.
+// Faults of schedules in which queries move and other ranks' results are merged, and of rings with
+// windows.
 
 namespace cpscope {
 namespace {
@@ -99,6 +100,42 @@ std::optional<PlantedFault> plant_lost_dq(const Plan& healthy) {
       .plan = std::move(plan)};
 }
 
+/// The hop to the next window is posted after the inner ring: it sends the keys that the window has
+/// ended with, not those that arrived for the sender's place.
+std::optional<PlantedFault> plant_late_outer_hop(const Plan& healthy) {
+  const auto index = find_item(healthy.forward.transfers, [](const TransferItem& item) {
+    return item.link == LinkClass::outer_ring && to_index(item.step) > 0;
+  });
+  if (!index) return std::nullopt;
+  Plan plan = healthy;
+  TransferItem& hop = plan.forward.transfers[static_cast<size_t>(*index)];
+  const auto last = find_item(healthy.forward.computes, [&](const ComputeItem& item) {
+    return item.rank == hop.src && to_index(item.step) + 1 == to_index(hop.step);
+  });
+  const ComputeItem& ended = healthy.forward.computes[static_cast<size_t>(*last)];
+  if (healthy.rows(ended.kv_tokens) != healthy.rows(hop.tokens)) return std::nullopt;
+  hop.from = ended.kv;
+  return PlantedFault{
+      .site = forward_site(StageKind::transfer, hop.dst, hop.step, *index),
+      .what = fmt::format("the next window gets stale keys from rank {}", to_index(hop.src)),
+      .plan = std::move(plan)};
+}
+
+/// A hop of the sum of dq is lost: the next rank adds its share to what it holds of other queries.
+std::optional<PlantedFault> plant_lost_dq_hop(const Plan& healthy) {
+  const auto index = find_item(healthy.backward.transfers, [](const TransferItem& item) {
+    return item.payload == Payload::dq && item.link == LinkClass::ring && to_index(item.step) > 0;
+  });
+  if (!index) return std::nullopt;
+  Plan plan = healthy;
+  const TransferItem& lost = healthy.backward.transfers[static_cast<size_t>(*index)];
+  drop_item(plan.backward, plan.backward.transfers, StageKind::transfer, *index);
+  return PlantedFault{
+      .site = backward_site(StageKind::transfer, lost.dst, lost.step, *index),
+      .what = fmt::format("a sum of dq is lost on its way to rank {}", to_index(lost.dst)),
+      .plan = std::move(plan)};
+}
+
 }  // namespace
 
 std::vector<Fault> partial_faults() {
@@ -157,6 +194,27 @@ std::vector<Fault> partial_faults() {
                                       "\"contiguous\""}),
        .blind = one_rank,
        .plant = plant_lost_dq},
+      {.name = "outer_hop_posted_after_the_inner_ring",
+       .field_class = "M5",
+       .place = FaultPlace::plan,
+       .detector = Detector::keys,
+       .source = "arXiv:2406.18485, order of the two rings",
+       .wild = "No public report is known; the variable of the window's keys is overwritten by the "
+               "inner ring.",
+       .scenario = scenario_text(
+           {.batch = "lengths = [97, 48]",
+            .parallel = "cp_size = 6\ncp_comm_type = \"double_ring\"\nring_window = 2"}),
+       .blind = BlindScenario{moving("double_ring"), "two windows need one hop, of own keys"},
+       .plant = plant_late_outer_hop},
+      {.name = "dq_of_a_ring_lost_on_its_way",
+       .field_class = "M6",
+       .place = FaultPlace::plan,
+       .detector = Detector::gradient_probe,
+       .source = "BurstAttention's backward ring of queries",
+       .wild = unreported,
+       .scenario = scenario_text({.parallel = "cp_size = 4\nring_backward = \"q\""}),
+       .blind = one_rank,
+       .plant = plant_lost_dq_hop},
   };
 }
 

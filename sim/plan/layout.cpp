@@ -217,7 +217,7 @@ void assign_cut(const Parallel& parallel, int64_t begin, int64_t tokens, RunsByR
 int32_t rows_shared_by(const Scenario& scenario) {
   const Parallel& parallel = scenario.parallel;
   const bool is_grouped =
-      parallel.comm_type == CommType::a2a_p2p && parallel.cp_size % parallel.a2a_size == 0;
+      has_head_groups(parallel.comm_type) && parallel.cp_size % parallel.a2a_size == 0;
   return is_grouped ? parallel.a2a_size : 1;
 }
 

@@ -138,8 +138,9 @@ std::string_view to_name(BufferKind value) {
 }
 
 std::string_view to_name(BufferRole value) {
-  constexpr std::string_view kNames[] = {"home",           "ring_a",   "ring_b", "rank_order",
-                                         "sequence_order", "received", "moved",  "partial"};
+  constexpr std::string_view kNames[] = {"home",    "ring_a",     "ring_b",         "outer_a",
+                                         "outer_b", "rank_order", "sequence_order", "received",
+                                         "moved",   "partial"};
   return kNames[static_cast<size_t>(value)];
 }
 

@@ -30,6 +30,8 @@ enum class BufferRole : uint8_t {
   home,            // the rank's own rows in local order
   ring_a,          // KV or dKV of another rank, even hops
   ring_b,          // the same, odd hops
+  outer_a,         // rows of another window's ranks, even hops
+  outer_b,         // the same, odd hops
   rank_order,      // rows of several ranks, one rank after another
   sequence_order,  // the same rows by ascending token id
   received,        // rows of another rank, or its partial results for this rank's rows
@@ -42,7 +44,8 @@ enum class BufferRole : uint8_t {
 enum class Payload : uint8_t { q, kv, out, d_out, dq, dkv, stats, partial };
 
 /// The kind of wire that a transfer uses. `self` stays on the rank and costs nothing on the wire.
-enum class LinkClass : uint8_t { self, ring, group, direct };
+/// outer_ring: between the windows of a double ring, while the inner rings go on.
+enum class LinkClass : uint8_t { self, ring, group, direct, outer_ring };
 
 /// Write mode: rows replace the old content, or are added to it (dKV shares of several ranks).
 enum class Landing : uint8_t { replace, add };

@@ -51,8 +51,12 @@ struct Hops {
   int32_t shares = 1;              // shares added up into the dk, dv of one key
   bool rounds_running_sum = true;  // the sum of shares is sent on, and rounded at every hop;
                                    // false: each share is rounded once, and summed unrounded
-  bool rounds_partials = false;    // every partial out is rounded to the dtype before it is merged
-  bool rounds_dq = false;          // every partial dq is rounded to the dtype before it is added
+  int32_t shares_a_rounding =
+      1;                         // running sums are rounded after so many shares, those of a window
+  bool sends_shares = true;      // false: shares stay on their rank, and are not rounded
+  bool rounds_partials = false;  // every partial out is rounded to the dtype before it is merged
+  bool rounds_dq = false;        // every partial dq is rounded to the dtype before it is added
+  bool rounds_dq_sum = false;    // the sum of partial dq is sent on, and rounded as that of shares
 };
 
 /// An oracle: computes `exact` and `plain` from the inputs with its own implementation of the

@@ -100,9 +100,11 @@ constexpr KeyNote kKeyNotes[] = {
      "how keys and values, or heads, reach the rank that computes with them: ring, Ulysses, "
      "gathered whole, Ulysses in a ring, only to the ranks that need them; or how queries do: in a "
      "ring (pass_q, token_ring), to ranks that help (helper_ring), in tiles (mesh), gathered "
-     "(gather_q)"},
+     "(gather_q); double_ring: keys and values in a ring inside each host and in rings of hosts; "
+     "a2a+double_ring: the same over groups of ranks that exchange heads"},
     {"parallel", "layout", "\"dual_chunk\"", "which rank owns which token"},
-    {"parallel", "a2a_size", "2", "a2a+p2p: ranks of the inner a2a; divides cp_size"},
+    {"parallel", "a2a_size", "2",
+     "a2a+p2p, a2a+double_ring: ranks of the inner a2a; divides cp_size"},
     {"parallel", "dispatch_chunk", "512", "lpt, lpt_local: tokens of a chunk"},
     {"parallel", "stripe", "1", "striped: consecutive tokens of a stripe"},
     {"parallel", "indices_file", "required by layout indices",
@@ -114,6 +116,12 @@ constexpr KeyNote kKeyNotes[] = {
     {"parallel", "partial_wire", "\"dtype\"",
      "where queries move: what the out of a partial result is sent in"},
     {"parallel", "mesh_q", "2", "mesh: query chunks of a rank's tile; divides cp_size"},
+    {"parallel", "ring_window", "2",
+     "double_ring: consecutive ranks of a window, which is a host; divides cp_size. "
+     "a2a+double_ring: consecutive groups of a2a_size ranks; divides cp_size / a2a_size"},
+    {"parallel", "ring_backward", "\"kv\"",
+     "p2p, double_ring: in the backward keys and values travel, with dk and dv (kv); or queries, "
+     "d_out and statistics do, with dq, and keys and values stay (q, BurstAttention)"},
     {"numerics", "dtype", "\"bf16\"", "of inputs and answers"},
     {"numerics", "backward", "true", "computes gradients too"},
     {"numerics", "seed", "1", "of the inputs"},
@@ -121,7 +129,9 @@ constexpr KeyNote kKeyNotes[] = {
     {"numerics", "dkv_hops", "\"home\"",
      "p2p: the backward ring ends on the rank's own keys (home, TransformerEngine), or a last hop "
      "brings dk and dv home (ring, ring-flash-attention)"},
-    {"numerics", "accumulate", "\"fp32\"", "what partial results are merged in"},
+    {"numerics", "accumulate", "\"fp32\"",
+     "what partial results are merged in; dtype, if 16 bits: in two phases, which keep the results "
+     "of all steps (TransformerEngine before 2.20)"},
 };
 
 /// Scenarios in which the parser reads every key: all masks, all generators.

@@ -217,10 +217,23 @@ void roll_rotation_and_slots(uint64_t seed, Scenario& scenario) {
   batch.kv_slots = find_default_slots(batch, batch.kv_lengths);
 }
 
-void roll_moving_queries(uint64_t seed, Parallel& parallel) {
+void roll_moving_queries(uint64_t seed, int32_t heads, Parallel& parallel) {
   Dice dice(seed ^ 0x9a55e5);
   parallel.comm_type = dice.pick({CommType::pass_q, CommType::token_ring, CommType::helper_ring,
-                                  CommType::mesh, CommType::gather_q});
+                                  CommType::mesh, CommType::gather_q, CommType::double_ring,
+                                  CommType::a2a_double_ring, CommType::p2p});
+  parallel.ring_backward = parallel.comm_type == CommType::p2p
+                               ? RingBackward::q
+                               : dice.pick({RingBackward::kv, RingBackward::q});
+  parallel.ring_window = dice.pick({1, 2, 3, 4, parallel.cp_size});
+  int32_t positions = parallel.cp_size;
+  if (parallel.comm_type == CommType::a2a_double_ring) {
+    parallel.a2a_size = dice.pick({1, 2, 3});
+    while (heads % parallel.a2a_size != 0 || parallel.cp_size % parallel.a2a_size != 0)
+      --parallel.a2a_size;
+    positions /= parallel.a2a_size;
+  }
+  while (positions % parallel.ring_window != 0) --parallel.ring_window;
   parallel.partial_wire = dice.pick({WireFormat::dtype, WireFormat::fp32});
   parallel.mesh_q = dice.pick({1, 2, 3, parallel.cp_size});
   while (parallel.cp_size % parallel.mesh_q != 0) --parallel.mesh_q;
@@ -262,7 +275,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   if (dice.chance(12)) roll_imported_order(dice, scenario.batch, scenario.parallel);
   if (space.is_wide && scenario.parallel.layout == LayoutKind::lpt && dice.chance(40))
     scenario.parallel.layout = LayoutKind::lpt_local;
-  if (space.moves_queries) roll_moving_queries(seed, scenario.parallel);
+  if (space.moves_queries) roll_moving_queries(seed, scenario.attention.heads, scenario.parallel);
   return scenario;
 }
 

@@ -14,7 +14,7 @@ struct RandomSpace {
   /// Includes what is rare in small scenarios: many heads and odd head dimensions, long windows and
   /// chunks, logits of several hundred, batches without a token, large slots.
   bool is_wide = false;
-  bool moves_queries = false;  // only communication types in which other ranks' results are merged
+  bool moves_queries = false;  // only schedules in which queries move, or a ring has windows
 };
 
 /// A random small scenario over the whole space of communication types, layouts, masks, formats,

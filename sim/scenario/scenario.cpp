@@ -98,6 +98,10 @@ std::string_view to_name(CommType value) {
       return "mesh";
     case CommType::gather_q:
       return "gather_q";
+    case CommType::double_ring:
+      return "double_ring";
+    case CommType::a2a_double_ring:
+      return "a2a+double_ring";
     case CommType::custom:
       return "custom";
   }
@@ -164,6 +168,8 @@ std::string_view to_name(WireFormat value) { return value == WireFormat::dtype ?
 
 std::string_view to_name(DkvHops value) { return value == DkvHops::home ? "home" : "ring"; }
 
+std::string_view to_name(RingBackward value) { return value == RingBackward::kv ? "kv" : "q"; }
+
 std::string_view to_name(Accumulate value) { return value == Accumulate::fp32 ? "fp32" : "dtype"; }
 
 std::string describe_mask(const Attention& attention) {
@@ -186,6 +192,25 @@ bool sends_partials(CommType type) {
     default:
       return false;
   }
+}
+
+bool has_head_groups(CommType type) {
+  return type == CommType::a2a_p2p || type == CommType::a2a_double_ring;
+}
+
+bool has_windows(CommType type) {
+  return type == CommType::double_ring || type == CommType::a2a_double_ring;
+}
+
+bool has_ring_backward(CommType type) {
+  return type == CommType::p2p || type == CommType::double_ring;
+}
+
+bool sends_queries_backward(const Scenario& scenario) {
+  const Parallel& parallel = scenario.parallel;
+  const bool is_ring_of_queries =
+      has_ring_backward(parallel.comm_type) && parallel.ring_backward == RingBackward::q;
+  return scenario.numerics.backward && (sends_partials(parallel.comm_type) || is_ring_of_queries);
 }
 
 int64_t element_bytes(Dtype dtype) {

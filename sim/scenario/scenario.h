@@ -27,12 +27,14 @@ enum class CommType {
   all_gather,
   a2a_p2p,
   group_cast,
-  pass_q,       // queries travel in a ring, partial results return at the end
-  token_ring,   // the same; each partial result returns during the next step
-  helper_ring,  // DistFlashAttention: ranks without visible keys help others
-  mesh,         // tiles of mesh_q query chunks by cp_size / mesh_q key chunks
-  gather_q,     // queries are gathered, keys stay
-  custom        // a schedule that no planner makes; only in a plan document
+  pass_q,           // queries travel in a ring, partial results return at the end
+  token_ring,       // the same; each partial result returns during the next step
+  helper_ring,      // DistFlashAttention: ranks without visible keys help others
+  mesh,             // tiles of mesh_q query chunks by cp_size / mesh_q key chunks
+  gather_q,         // queries are gathered, keys stay
+  double_ring,      // LoongTrain: rings inside windows of ring_window ranks, and a ring of windows
+  a2a_double_ring,  // the same over groups of a2a_size ranks, which exchange heads
+  custom            // a schedule that no planner makes; only in a plan document
 };
 enum class LayoutKind {
   contiguous,
@@ -49,6 +51,7 @@ enum class BackwardKv { refetch, saved };
 enum class Dtype { bf16, fp16, fp32, fp64 };
 enum class WireFormat { dtype, fp32 };
 enum class DkvHops { home, ring };
+enum class RingBackward { kv, q };
 enum class Accumulate { fp32, dtype };
 
 /// Rows [q0, q1) see columns [k0, k1) as `type` says; ids count valid tokens through the batch
@@ -163,15 +166,18 @@ struct Parallel {
   int32_t cp_size = 0;
   CommType comm_type = CommType::p2p;
   LayoutKind layout = LayoutKind::dual_chunk;
-  int32_t a2a_size = 2;  // a2a+p2p: ranks of the a2a level; rank = p2p_index * a2a_size + a2a_index
+  int32_t a2a_size = 2;  // a2a+p2p, a2a+double_ring: ranks of the a2a level; rank = p2p_index *
+                         // a2a_size + a2a_index
   int64_t dispatch_chunk = 512;  // lpt, lpt_local: tokens of one dispatched chunk
   int64_t stripe = 1;            // striped: consecutive tokens of one stripe
   std::string indices_file;      // indices: as written, relative to the scenario file
   ImportedOrder imported;        // indices: content of indices_file
   Dispatch dispatch = Dispatch::tokens;
   BackwardKv backward_kv = BackwardKv::refetch;
-  WireFormat partial_wire = WireFormat::dtype;  // o of a partial result that another rank merges
-  int32_t mesh_q = 2;                           // mesh: query chunks of a tile
+  WireFormat partial_wire = WireFormat::dtype;    // o of a partial result that another rank merges
+  int32_t mesh_q = 2;                             // mesh: query chunks of a tile
+  int32_t ring_window = 2;                        // double rings: consecutive positions of a window
+  RingBackward ring_backward = RingBackward::kv;  // p2p, double_ring: what travels in the backward
 
   friend bool operator==(const Parallel&, const Parallel&) = default;
 };
@@ -219,6 +225,7 @@ std::string_view to_name(BackwardKv value);
 std::string_view to_name(Dtype value);
 std::string_view to_name(WireFormat value);
 std::string_view to_name(DkvHops value);
+std::string_view to_name(RingBackward value);
 std::string_view to_name(Accumulate value);
 
 /// The mask for readers: its type, and the window and the chunk that cut it further:
@@ -230,6 +237,15 @@ int64_t element_bytes(Dtype dtype);
 /// True where a rank merges partial results that other ranks computed for its queries; a custom
 /// schedule may.
 bool sends_partials(CommType type);
+/// True where groups of a2a_size ranks exchange heads, and rings join the groups.
+bool has_head_groups(CommType type);
+/// True where rings have windows of ring_window positions.
+bool has_windows(CommType type);
+/// True where ring_backward is read.
+bool has_ring_backward(CommType type);
+/// True where other ranks compute with a rank's queries in the backward, from its d_out and
+/// statistics.
+bool sends_queries_backward(const Scenario& scenario);
 
 /// The dtype of dK/dV partials on the wire, by numerics.dkv_wire; with dtype fp64 always fp64.
 Dtype dkv_wire_dtype(const Numerics& numerics);

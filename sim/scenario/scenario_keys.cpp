@@ -160,12 +160,14 @@ void list_unused_parallel_keys(const TableReader& table, const Parallel& paralle
   const std::string comm_type = fmt::format("cp_comm_type {}", to_name(parallel.comm_type));
   const std::string layout = fmt::format("layout {}", to_name(parallel.layout));
   const bool is_group_cast = parallel.comm_type == CommType::group_cast;
-  unused.note(table, "a2a_size", parallel.comm_type == CommType::a2a_p2p, comm_type);
+  unused.note(table, "a2a_size", has_head_groups(parallel.comm_type), comm_type);
   unused.note(table, "dispatch", is_group_cast, comm_type);
   unused.note(table, "backward_kv", is_group_cast || parallel.comm_type == CommType::all_gather,
               comm_type);
   unused.note(table, "partial_wire", sends_partials(parallel.comm_type), comm_type);
   unused.note(table, "mesh_q", parallel.comm_type == CommType::mesh, comm_type);
+  unused.note(table, "ring_window", has_windows(parallel.comm_type), comm_type);
+  unused.note(table, "ring_backward", has_ring_backward(parallel.comm_type), comm_type);
   unused.note(table, "dispatch_chunk",
               parallel.layout == LayoutKind::lpt || parallel.layout == LayoutKind::lpt_local,
               layout);
@@ -210,11 +212,16 @@ std::vector<std::string> list_unused_keys(const ScenarioTables& tables, const Sc
 
   const Numerics& numerics = scenario.numerics;
   const CommType comm_type = scenario.parallel.comm_type;
-  const bool has_ring = comm_type == CommType::p2p || comm_type == CommType::a2a_p2p;
+  // A double ring always ends with a hop home.
+  const bool has_choice = comm_type == CommType::p2p || comm_type == CommType::a2a_p2p;
+  const bool moves_queries = comm_type == CommType::p2p && sends_queries_backward(scenario);
   const std::string comm_name = fmt::format("cp_comm_type {}", to_name(comm_type));
-  unused.note(tables.numerics, "dkv_hops", has_ring, comm_name);
+  unused.note(tables.numerics, "dkv_hops", has_choice && !moves_queries,
+              moves_queries ? "ring_backward q" : comm_name);
   if (!numerics.backward) {
-    unused.note(tables.numerics, "dkv_hops", !has_ring, "backward = false");
+    unused.note(tables.numerics, "dkv_hops", !has_choice, "backward = false");
+    unused.note(tables.parallel, "ring_backward", !has_ring_backward(comm_type),
+                "backward = false");
     unused.note(tables.numerics, "dkv_wire", false, "backward = false");
   }
   if (numerics.dtype == Dtype::fp64) {

@@ -21,9 +21,9 @@ inline constexpr std::array kQkvFormats = {QkvFormat::bshd, QkvFormat::sbhd, Qkv
 inline constexpr std::array kPadSides = {PadSide::right, PadSide::left};
 // Those that a planner makes: custom is none of them.
 inline constexpr std::array kCommTypes = {
-    CommType::p2p,        CommType::a2a,     CommType::all_gather, CommType::a2a_p2p,
-    CommType::group_cast, CommType::pass_q,  CommType::token_ring, CommType::helper_ring,
-    CommType::mesh,       CommType::gather_q};
+    CommType::p2p,        CommType::a2a,      CommType::all_gather,  CommType::a2a_p2p,
+    CommType::group_cast, CommType::pass_q,   CommType::token_ring,  CommType::helper_ring,
+    CommType::mesh,       CommType::gather_q, CommType::double_ring, CommType::a2a_double_ring};
 inline constexpr std::array kLayoutKinds = {
     LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
     LayoutKind::striped,    LayoutKind::lpt,        LayoutKind::lpt_local,
@@ -35,6 +35,7 @@ inline constexpr std::array kBackwardKvs = {BackwardKv::refetch, BackwardKv::sav
 inline constexpr std::array kDtypes = {Dtype::bf16, Dtype::fp16, Dtype::fp32, Dtype::fp64};
 inline constexpr std::array kWireFormats = {WireFormat::dtype, WireFormat::fp32};
 inline constexpr std::array kDkvHops = {DkvHops::home, DkvHops::ring};
+inline constexpr std::array kRingBackwards = {RingBackward::kv, RingBackward::q};
 inline constexpr std::array kAccumulates = {Accumulate::fp32, Accumulate::dtype};
 
 /// Names of Generator::name.

@@ -63,21 +63,36 @@ void read_parallel(const TableReader& table, ScenarioOrigin origin, Parallel& pa
   take_value(table.choice<WireFormat>("partial_wire", kWireFormats), parallel.partial_wire);
   const auto mesh_q = table.integer("mesh_q", 1, kMaxRanks);
   take_value(mesh_q, parallel.mesh_q);
+  const auto ring_window = table.integer("ring_window", 1, kMaxRanks);
+  take_value(ring_window, parallel.ring_window);
+  take_value(table.choice<RingBackward>("ring_backward", kRingBackwards), parallel.ring_backward);
 
-  const auto require_divisor = [&](CommType type, std::string_view key, bool was_read,
-                                   int32_t value, std::string_view meaning) {
+  const auto require_divisor = [&](bool applies, std::string_view key, bool was_read, int32_t value,
+                                   std::string_view of, int32_t divided, std::string_view meaning) {
     const bool is_known = cp_size && (was_read || !table.has(key));
-    if (parallel.comm_type != type || !is_known || parallel.cp_size % value == 0) return;
+    if (!applies || !is_known || divided % value == 0) return true;
     table.complain(table.has(key) ? key : comm_key,
-                   fmt::format("needs {0} that divides cp_size: {1} does not divide {2}",
-                               key == "a2a_size" ? "an a2a_size" : fmt::format("a {}", key), value,
-                               parallel.cp_size),
+                   fmt::format("needs {0} that divides {1}: {2} does not divide {3}",
+                               key == "a2a_size" ? "an a2a_size" : fmt::format("a {}", key), of,
+                               value, divided),
                    std::string(meaning));
+    return false;
   };
-  require_divisor(CommType::a2a_p2p, "a2a_size", a2a_size.has_value(), parallel.a2a_size,
-                  "a rank is p2p_index * a2a_size + a2a_index");
-  require_divisor(CommType::mesh, "mesh_q", mesh_q.has_value(), parallel.mesh_q,
+  const CommType type = parallel.comm_type;
+  const bool has_groups =
+      require_divisor(has_head_groups(type), "a2a_size", a2a_size.has_value(), parallel.a2a_size,
+                      "cp_size", parallel.cp_size, "a rank is p2p_index * a2a_size + a2a_index");
+  require_divisor(type == CommType::mesh, "mesh_q", mesh_q.has_value(), parallel.mesh_q, "cp_size",
+                  parallel.cp_size,
                   "a tile has mesh_q query chunks and cp_size / mesh_q key chunks");
+  require_divisor(type == CommType::double_ring, "ring_window", ring_window.has_value(),
+                  parallel.ring_window, "cp_size", parallel.cp_size,
+                  "a window is a host of ring_window consecutive ranks");
+  if (has_groups && (a2a_size || !table.has("a2a_size")))
+    require_divisor(type == CommType::a2a_double_ring, "ring_window", ring_window.has_value(),
+                    parallel.ring_window, "cp_size / a2a_size",
+                    parallel.cp_size / parallel.a2a_size,
+                    "a window is a host of ring_window consecutive groups of a2a_size ranks");
   if (parallel.layout == LayoutKind::indices) {
     table.require("indices_file", "name the JSON file with the token order");
   }

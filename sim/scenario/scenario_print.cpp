@@ -187,6 +187,8 @@ void print_parallel(const Parallel& parallel, TomlWriter& writer) {
   writer.choice("backward_kv", parallel.backward_kv, usual.backward_kv);
   writer.choice("partial_wire", parallel.partial_wire, usual.partial_wire);
   writer.integer("mesh_q", parallel.mesh_q, usual.mesh_q);
+  writer.integer("ring_window", parallel.ring_window, usual.ring_window);
+  writer.choice("ring_backward", parallel.ring_backward, usual.ring_backward);
 }
 
 void print_numerics(const Numerics& numerics, TomlWriter& writer) {

@@ -70,9 +70,11 @@ std::string describe_backward_merge(const Plan& plan, const MergeItem& item) {
   const bool is_dq = into.kind == BufferKind::dq;
   if (item.partial == kNoBuffer)
     return is_dq ? " begins its dQ with 0." : " begins the sum of dK and dV with 0.";
+  const bool is_of_ring = into.role == BufferRole::ring_a || into.role == BufferRole::ring_b;
+  if (is_of_ring)
+    return is_dq ? " adds its share to the dQ that is passed on with these queries."
+                 : " adds its dK and dV to the sum that is passed on with these keys.";
   if (is_dq) return fmt::format(" adds share number {} to its dQ.", item.order + 1);
-  if (into.role == BufferRole::ring_a || into.role == BufferRole::ring_b)
-    return " adds its dK and dV to the sum that is passed on with these keys.";
   return into.role == BufferRole::home ? " adds its dK and dV to those of its own keys."
                                        : " adds its dK and dV to its share.";
 }

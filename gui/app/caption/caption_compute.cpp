@@ -241,7 +241,8 @@ void name_keys(CaptionWriter& writer, const StageRef& stage, const ComputeItem& 
     if (before.direction != stage.direction || before.kind != StageKind::transfer) continue;
     for (const int64_t i : c.items_to(before.begin, before.end, to_index(item.rank))) {
       const TransferItem& hop = pass.transfers[static_cast<size_t>(i)];
-      if (hop.to != item.kv || hop.link != LinkClass::ring) continue;
+      const bool is_of_ring = hop.link == LinkClass::ring || hop.link == LinkClass::outer_ring;
+      if (hop.to != item.kv || !is_of_ring) continue;
       writer.say(", received from ").rank(to_index(hop.src)).say(" in ");
       writer.step(index.step_of_stage(s));
       return;

@@ -21,10 +21,16 @@ std::string explain_transfer(const Plan& plan, const TransferItem& item, Directi
   const bool is_gather = plan.scenario.parallel.comm_type == CommType::all_gather;
   switch (item.payload) {
     case Payload::q:
+      if (item.link == LinkClass::ring)
+        return "Queries go round the ring in place of keys and values, which stay.";
+      if (item.link == LinkClass::outer_ring)
+        return "Queries also go to the next window, which needs them after this window's last "
+               "step.";
       if (sends_partials(plan.scenario.parallel.comm_type))
         return "Queries are sent to the ranks whose keys they have to meet.";
       return item.link == LinkClass::direct
-                 ? "Queries that see a key are sent to the ranks that the dispatch assigns their work to."
+                 ? "Queries that see a key are sent to the ranks that the dispatch assigns their "
+                   "work to."
                  : "All-to-all splits the heads over the ranks: each rank gets all tokens of its "
                    "heads.";
     case Payload::kv:
@@ -32,6 +38,10 @@ std::string explain_transfer(const Plan& plan, const TransferItem& item, Directi
         return direction == Direction::backward
                    ? "The backward needs K and V again, so they are sent again."
                    : "Keys and values go round the ring while the ranks compute.";
+      if (item.link == LinkClass::outer_ring)
+        return "Keys and values of this place also go to the next window, where they are needed "
+               "after "
+               "this window's last step: a whole window of computes hides the slower wire.";
       if (item.link == LinkClass::group) return "";
       if (sends_partials(plan.scenario.parallel.comm_type))
         return "Keys and values are sent to the ranks whose queries they have to meet.";
@@ -46,6 +56,12 @@ std::string explain_transfer(const Plan& plan, const TransferItem& item, Directi
     case Payload::d_out:
       return "The gradient of the output goes the way that the queries went.";
     case Payload::dq:
+      if (item.link == LinkClass::ring)
+        return "The partial sum of dQ is passed round the ring with its queries; every rank adds "
+               "its "
+               "share.";
+      if (item.link == LinkClass::outer_ring)
+        return "The sum of dQ is back at its place and goes to the next window, or home.";
       if (item.landing == Landing::add)
         return "Partial gradients go to the owners of their queries, who add them.";
       return "Gradients go back to the owners of their tokens.";
@@ -53,6 +69,8 @@ std::string explain_transfer(const Plan& plan, const TransferItem& item, Directi
       if (item.link == LinkClass::ring)
         return "The partial sum of dK and dV is passed round the ring with its keys; every rank "
                "adds its share.";
+      if (item.link == LinkClass::outer_ring)
+        return "The sum of dK and dV is back at its place and goes to the next window, or home.";
       return "Shares of dK and dV go to the owners of the keys, who add them.";
   }
   return "";
@@ -120,15 +138,31 @@ Flow gather(const PlanIndex& index, const StageRef& stage, Payload payload, int3
   return flow;
 }
 
+/// What a ring transfer carries of its queries or keys.
+std::string_view name_part(Payload payload) {
+  switch (payload) {
+    case Payload::dkv:
+      return "the sum of dK and dV for ";
+    case Payload::dq:
+      return "the sum of dQ for ";
+    case Payload::d_out:
+      return "d_out of ";
+    case Payload::stats:
+      return "lse and delta of ";
+    default:
+      return "";
+  }
+}
+
 /// "the keys and values of rank 7": the content of a ring transfer.
 void name_cargo(CaptionWriter& writer, const TransferItem& item, int32_t self) {
   const Plan& plan = writer.plan();
-  const std::vector<int32_t> owners = owners_of(writer.index(), plan.list(item.tokens), Side::kv);
+  const Side side = side_of(item.payload);
+  const std::vector<int32_t> owners = owners_of(writer.index(), plan.list(item.tokens), side);
   const bool is_own = owners == std::vector<int32_t>{self};
-  const bool is_gradient = item.payload == Payload::dkv;
-  if (is_gradient) writer.say("the sum of dK and dV for ");
-  writer.say(is_own ? "its own keys" : "the keys");
-  if (!is_gradient) writer.say(" and values");
+  writer.say(name_part(item.payload)).say(is_own ? "its own " : "the ");
+  writer.say(side == Side::q ? "queries" : "keys");
+  if (item.payload == Payload::kv) writer.say(" and values");
   if (!is_own) writer.say(" of ").ranks(owners);
 }
 
@@ -184,7 +218,8 @@ void tell_transfers(CaptionWriter& writer, const StageRef& stage, int32_t focus_
     }
     const Flow sent = gather(index, stage, payload, focus_rank, true);
     const Flow received = gather(index, stage, payload, focus_rank, false);
-    if (first->link == LinkClass::ring && !sent.items.empty()) {
+    const bool is_of_ring = first->link == LinkClass::ring || first->link == LinkClass::outer_ring;
+    if (is_of_ring && !sent.items.empty()) {
       next_sentence();
       tell_ring(writer, focus_rank, sent, received);
       continue;

@@ -15,7 +15,9 @@ namespace {
 double bytes_of_meeting(CommType comm) {
   switch (comm) {
     case CommType::p2p:
+    case CommType::double_ring:
     case CommType::a2a_p2p:
+    case CommType::a2a_double_ring:
       return 1000;
     case CommType::a2a:
       return 1200;
@@ -47,7 +49,7 @@ double count_tokens(const Scenario& scenario) {
 double count_meetings(const Scenario& scenario) {
   const Parallel& parallel = scenario.parallel;
   const auto ranks = static_cast<double>(parallel.cp_size);
-  if (parallel.comm_type == CommType::a2a_p2p) {
+  if (has_head_groups(parallel.comm_type)) {
     const auto fast =
         static_cast<double>(std::clamp<int64_t>(parallel.a2a_size, 1, parallel.cp_size));
     return ranks * (ranks / fast + fast);

@@ -140,7 +140,7 @@ void add_notes(const ViewInput& input, const MaskPicture& picture, Direction dir
                     "heads (all-to-all).",
                     std::max(1, scenario.attention.heads / ranks), scenario.attention.heads),
         true));
-  if (scenario.parallel.comm_type == CommType::a2a_p2p && scenario.parallel.a2a_size > 1)
+  if (has_head_groups(scenario.parallel.comm_type) && scenario.parallel.a2a_size > 1)
     entries.push_back(
         faint_entry(fmt::format("The heads are split over the {} ranks of a group; each "
                                 "computes the same pairs for its heads.",

@@ -41,8 +41,11 @@ RingPlaces place_ranks(const TrafficScene& scene, const Box& box) {
   const Parallel& parallel = scene.input.plan->plan().scenario.parallel;
   const float side = std::min(box.width(), box.height());
   const Point center = box.center();
-  const bool has_groups =
-      parallel.comm_type == CommType::a2a_p2p && parallel.a2a_size > 1 && parallel.a2a_size < ranks;
+  // Groups that exchange heads, or windows.
+  const int32_t group_size = has_head_groups(parallel.comm_type)           ? parallel.a2a_size
+                             : parallel.comm_type == CommType::double_ring ? parallel.ring_window
+                                                                           : 1;
+  const bool has_groups = group_size > 1 && group_size < ranks;
   if (!has_groups) {
     places.node = std::clamp(side / (static_cast<float>(ranks) * 0.9F + 6), 6.0F, 17.0F);
     const float radius = ranks == 1 ? 0 : side / 2 - places.node - 14;
@@ -50,7 +53,7 @@ RingPlaces place_ranks(const TrafficScene& scene, const Box& box) {
       places.ranks.push_back(on_circle(center, radius, rank, ranks));
     return places;
   }
-  const int32_t groups = ranks / parallel.a2a_size;
+  const int32_t groups = ranks / group_size;
   // Neighbouring groups must not touch.
   const auto spread = static_cast<float>(std::sin(std::numbers::pi / groups));
   places.group_radius = side / 2 * spread / (1 + spread) * 0.78F;
@@ -59,9 +62,9 @@ RingPlaces place_ranks(const TrafficScene& scene, const Box& box) {
   for (int32_t group = 0; group < groups; ++group)
     places.groups.push_back(on_circle(center, radius, group, groups, 0.5));
   for (int32_t rank = 0; rank < ranks; ++rank)
-    places.ranks.push_back(on_circle(places.groups[rank / parallel.a2a_size],
-                                     places.group_radius - places.node - 6,
-                                     rank % parallel.a2a_size, parallel.a2a_size));
+    places.ranks.push_back(on_circle(places.groups[rank / group_size],
+                                     places.group_radius - places.node - 6, rank % group_size,
+                                     group_size));
   return places;
 }
 

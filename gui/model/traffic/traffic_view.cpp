@@ -117,10 +117,15 @@ std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string
                               print_count(static_cast<int64_t>(scene.links.size())), names)));
   if (!same.empty()) lines.push_back(text_line(same));
   const Parallel& parallel = index.plan().scenario.parallel;
-  if (parallel.comm_type == CommType::a2a_p2p && parallel.a2a_size > 1)
+  if (has_head_groups(parallel.comm_type) && parallel.a2a_size > 1)
     lines.push_back(
         text_line("Inside a group every rank exchanges heads with every other; between groups "
                   "KV goes round rings.",
+                  false, true));
+  if (has_windows(parallel.comm_type) && parallel.ring_window > 1)
+    lines.push_back(
+        text_line("Inside a window rows go round a ring in every step; each place has a "
+                  "ring of its own across the windows, with one hop a window.",
                   false, true));
   const PlanSummary& summary = index.summary();
   if (summary.kv_bytes_moved > 0) {

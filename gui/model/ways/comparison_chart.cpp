@@ -28,6 +28,16 @@ constexpr float kRadius = 5;
 constexpr std::array<CommType, 5> kCommTypes = {CommType::p2p, CommType::a2a, CommType::all_gather,
                                                 CommType::a2a_p2p, CommType::group_cast};
 
+/// The types in the legend: those that every comparison has, and others of its candidates.
+std::vector<CommType> types_of(const Candidates& comparison) {
+  std::vector<CommType> types(kCommTypes.begin(), kCommTypes.end());
+  for (const Candidate& candidate : comparison.candidates) {
+    if (std::find(types.begin(), types.end(), candidate.parallel.comm_type) == types.end())
+      types.push_back(candidate.parallel.comm_type);
+  }
+  return types;
+}
+
 /// The colour blended with the background; unlike a transparent colour, it stays the same when
 /// several overlap.
 Color veil(Color color, Color background) {
@@ -71,6 +81,9 @@ Polygon symbol_of(CommType type, Point at, float radius, Color color) {
       return ring_of(at, radius * 1.2F, 6, 0, color);
     case CommType::gather_q:
       return ring_of(at, radius * 1.3F, 3, 0, color);
+    case CommType::double_ring:
+    case CommType::a2a_double_ring:
+      return ring_of(at, radius * 1.2F, 7, kUp, color);
     case CommType::custom:
       return ring_of(at, radius * 1.2F, 8, kUp, color);
   }
@@ -80,12 +93,14 @@ Polygon symbol_of(CommType type, Point at, float radius, Color color) {
 Role role_of(CommType type) {
   switch (type) {
     case CommType::p2p:
+    case CommType::double_ring:
       return Role::transfer;
     case CommType::a2a:
       return Role::compute;
     case CommType::all_gather:
       return Role::key;
     case CommType::a2a_p2p:
+    case CommType::a2a_double_ring:
       return Role::accent;
     case CommType::group_cast:
       return Role::query;
@@ -181,7 +196,7 @@ class Chart {
   /// The legend, broken into lines as wide as the chart.
   static std::vector<std::vector<Entry>> cut_legend(const ComparisonChart& chart) {
     std::vector<Entry> entries;
-    for (const CommType type : kCommTypes)
+    for (const CommType type : types_of(*chart.comparison))
       entries.push_back({type, true, false, false, std::string(to_name(type)), 0});
     entries.push_back({CommType::a2a, false, false, false, kFrontWords, 0});
     entries.push_back({CommType::a2a, false, true, false, kBeatenWords, 0});
@@ -363,7 +378,7 @@ class Chart {
   void add_legend() {
     const float x = plot_.x1 + 22;
     float y = plot_.y0 + 10;
-    for (const CommType type : kCommTypes) {
+    for (const CommType type : types_of(*chart_.comparison)) {
       drawing_.add(symbol_of(type, {x, y}, kRadius, theme_.of(role_of(type))));
       add_label({x + 14, y}, Anchor::left_middle, Role::text, Face::body, kChartText,
                 std::string(to_name(type)));

@@ -54,6 +54,8 @@ class ScenarioKeys(TypedDict, total=False):
     backward_kv: str
     partial_wire: str
     mesh_q: int
+    ring_window: int
+    ring_backward: str
     dtype: Any  # "bf16", or a type of torch, numpy or jax
     backward: bool
     seed: int

@@ -22,6 +22,11 @@ constexpr CommRecipe kComms[] = {
     {"helper_ring", CommType::helper_ring},
     {"mesh", CommType::mesh},
     {"gather_q", CommType::gather_q},
+    {"p2p, Q moves back", CommType::p2p, DkvHops::home, Dispatch::tokens, RingBackward::q},
+    {"double_ring", CommType::double_ring},
+    {"double_ring, Q moves back", CommType::double_ring, DkvHops::home, Dispatch::tokens,
+     RingBackward::q},
+    {"a2a+double_ring", CommType::a2a_double_ring},
 };
 
 constexpr LayoutRecipe kLayouts[] = {

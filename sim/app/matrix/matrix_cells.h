@@ -15,6 +15,7 @@ struct CommRecipe {
   CommType type;
   DkvHops dkv_hops = DkvHops::home;
   Dispatch dispatch = Dispatch::tokens;
+  RingBackward ring_backward = RingBackward::kv;
 };
 
 struct LayoutRecipe {

@@ -19,20 +19,25 @@ const T& pick(const std::vector<T>& places, int64_t variant) {
   return places[static_cast<size_t>(variant) % places.size()];
 }
 
+bool is_hop_of_ring(const TransferItem& item) {
+  return item.link == LinkClass::ring || item.link == LinkClass::outer_ring;
+}
+
 /// Does this forward transfer bring a result, or a key that somebody computes with?
 bool is_needed(const Plan& plan, const Visibility& visibility, const TransferItem& item) {
   if (item.payload == Payload::partial) return true;
   if (item.payload != Payload::kv || item.link == LinkClass::self) return false;
-  if (item.link == LinkClass::ring) {
+  if (is_hop_of_ring(item)) {
+    const int32_t steps = item.link == LinkClass::ring ? 1 : plan.scenario.parallel.ring_window;
     return std::any_of(plan.forward.computes.begin(), plan.forward.computes.end(),
                        [&](const ComputeItem& compute) {
                          return compute.kv == item.to && compute.num_slices > 0 &&
-                                to_index(compute.step) == to_index(item.step) + 1;
+                                to_index(compute.step) == to_index(item.step) + steps;
                        });
   }
   // Behind an exchange of heads the keys travel on around a ring, and any rank may be the one that
   // needs them.
-  const std::vector<bool>& seen = plan.scenario.parallel.comm_type == CommType::a2a_p2p
+  const std::vector<bool>& seen = has_head_groups(plan.scenario.parallel.comm_type)
                                       ? visibility.seen
                                       : visibility.seen_by_rank[item.dst];
   const std::vector<int64_t> own = expand(plan.list(plan.kv_lists[item.src]));
@@ -183,16 +188,18 @@ std::optional<CellFault> break_merge(const Plan& healthy, int64_t variant) {
 /// Does this backward transfer carry a gradient that is not zero?
 bool carries_gradient(const Plan& plan, const Visibility& visibility, const TransferItem& item) {
   if (item.payload == Payload::dq && item.landing == Landing::add) return true;
-  if (item.payload != Payload::dkv || item.link == LinkClass::self) return false;
+  const bool is_dq = item.payload == Payload::dq && is_hop_of_ring(item);
+  if ((item.payload != Payload::dkv && !is_dq) || item.link == LinkClass::self) return false;
   // What the sender itself has just added to a ring's accumulator is lost for certain.
   if (item.landing == Landing::replace) {
     return std::any_of(plan.backward.computes.begin(), plan.backward.computes.end(),
                        [&](const ComputeItem& compute) {
                          return compute.rank == item.src && compute.step == item.step &&
-                                compute.kv_tokens == item.tokens && compute.num_slices > 0;
+                                (is_dq ? compute.q_tokens : compute.kv_tokens) == item.tokens &&
+                                compute.num_slices > 0;
                        });
   }
-  const std::vector<bool>& seen = plan.scenario.parallel.comm_type == CommType::a2a_p2p
+  const std::vector<bool>& seen = has_head_groups(plan.scenario.parallel.comm_type)
                                       ? visibility.seen
                                       : visibility.seen_by_rank[item.src];
   const std::vector<int64_t> owned = expand(plan.list(plan.kv_lists[item.dst]));

@@ -85,8 +85,9 @@ constexpr PeerRow kRows[] = {
     {CommType::group_cast, "sliding window", {"", "?", "yes, as slices", "", ""}},
     {CommType::group_cast, "chunked", {"", "?", "yes, as slices", "", ""}},
     {CommType::group_cast, "cross attention", {"", "?", "no: self attention only", "", ""}},
-    // Published by others: Meta's pass-Q, TokenRing, DistFlashAttention, Mesh-Attention, and the
-    // context parallelism of decoders.
+    // Published by others: Meta's pass-Q, TokenRing, DistFlashAttention, Mesh-Attention, the
+    // context parallelism of decoders, and LoongTrain's double ring and 2-D
+    // attention.
     {CommType::pass_q, "full", {}},
     {CommType::pass_q, "causal", {}},
     {CommType::pass_q, "slices", {}},
@@ -117,6 +118,18 @@ constexpr PeerRow kRows[] = {
     {CommType::gather_q, "sliding window", {}},
     {CommType::gather_q, "chunked", {}},
     {CommType::gather_q, "cross attention", {}},
+    {CommType::double_ring, "full", {}},
+    {CommType::double_ring, "causal", {}},
+    {CommType::double_ring, "slices", {}},
+    {CommType::double_ring, "sliding window", {}},
+    {CommType::double_ring, "chunked", {}},
+    {CommType::double_ring, "cross attention", {}},
+    {CommType::a2a_double_ring, "full", {}},
+    {CommType::a2a_double_ring, "causal", {}},
+    {CommType::a2a_double_ring, "slices", {}},
+    {CommType::a2a_double_ring, "sliding window", {}},
+    {CommType::a2a_double_ring, "chunked", {}},
+    {CommType::a2a_double_ring, "cross attention", {}},
 };
 
 constexpr PeerTopic kTopics[] = {

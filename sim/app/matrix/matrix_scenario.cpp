@@ -111,6 +111,7 @@ Scenario make_cell_scenario(const MatrixCell& cell) {
   parallel.cp_size = kRanks;
   parallel.comm_type = cell.comm->type;
   parallel.dispatch = cell.comm->dispatch;
+  parallel.ring_backward = cell.comm->ring_backward;
   parallel.layout = cell.layout->kind;
   parallel.stripe = cell.layout->stripe;
   parallel.dispatch_chunk = 8;

@@ -107,7 +107,34 @@ struct Expected {
   ByRank forward, backward;
 };
 
+/// Rows that the rank at one position of a double ring sends inside its window, and to the next
+/// window: `once` if each rank gets every row once, `home` if a sum visits every rank and ends at
+/// its owner. Counted by who never gets what, not hop by hop.
+struct DoubleRingRows {
+  int64_t once_inside = 0, once_across = 0, home_inside = 0, home_across = 0;
+};
+
+DoubleRingRows rows_in_double_ring(const ByRank& rows, int64_t p, int64_t window) {
+  const auto size = static_cast<int64_t>(rows.size());
+  const int64_t windows = size / window;
+  const int64_t place = p % window, next_place = (place + 1) % window,
+                next_window = (p / window + 1) % windows;
+  DoubleRingRows sent;
+  for (int64_t i = 0; i < size; ++i) {
+    // The next rank of the window began with the rows of its own place.
+    if (window > 1 && i % window != next_place) sent.once_inside += rows[i];
+    if (window > 1) sent.home_inside += rows[i];
+    // Only rows of its own place leave a window; the next window's own rows end there.
+    if (windows > 1 && i % window == place) {
+      sent.home_across += rows[i];
+      if (i / window != next_window) sent.once_across += rows[i];
+    }
+  }
+  return sent;
+}
+
 Expected closed_form_ring(const Sizes& sizes, int64_t group) {
+  const Parallel& parallel = sizes.plan.scenario.parallel;
   Expected expected;
   const int64_t size = sizes.ranks / group, share = sizes.heads / group;
   for (int64_t r = 0; r < sizes.ranks; ++r) {
@@ -117,14 +144,44 @@ Expected closed_form_ring(const Sizes& sizes, int64_t group) {
     }
     const int64_t me = r % group;
     const int64_t kv_heads = kv_heads_read(sizes, me * share, (me + 1) * share, share, false);
-    int64_t forward = ring_forward(sizes, rows, r / group, kv_heads);
-    int64_t backward = ring_backward(sizes, rows, r / group, kv_heads);
+    int64_t forward = 0, backward = 0;
+    if (has_windows(parallel.comm_type)) {
+      const DoubleRingRows sent = rows_in_double_ring(rows, r / group, parallel.ring_window);
+      const int64_t row = kv_heads * (sizes.qk + sizes.v);
+      forward = (sent.once_inside + sent.once_across) * row * sizes.element;
+      backward = forward + row * (sent.home_inside * std::max<int64_t>(4, sizes.wire) +
+                                  sent.home_across * sizes.wire);
+    } else {
+      forward = ring_forward(sizes, rows, r / group, kv_heads);
+      backward = ring_backward(sizes, rows, r / group, kv_heads);
+    }
     if (group > 1) {
       forward += exchange_forward(sizes, r, group);
       backward += exchange_backward(sizes, r, group);
     }
     expected.forward.push_back(forward);
     expected.backward.push_back(backward);
+  }
+  return expected;
+}
+
+/// p2p and double_ring in whose backward queries travel. Sums are in fp32 inside the windows of a
+/// double ring.
+Expected closed_form_queries_back(const Sizes& sizes) {
+  const Parallel& parallel = sizes.plan.scenario.parallel;
+  const bool is_double = has_windows(parallel.comm_type);
+  const int64_t statistic = sizes.plan.scenario.numerics.dtype == Dtype::fp64 ? 8 : 4;
+  const int64_t there = (sizes.qk + sizes.v) * sizes.element + 2 * statistic;
+  ByRank rows;
+  for (int64_t r = 0; r < sizes.ranks; ++r) rows.push_back(sizes.q_rows(r));
+  Expected expected = closed_form_ring(sizes, 1);
+  for (int64_t r = 0; r < sizes.ranks; ++r) {
+    const DoubleRingRows sent =
+        rows_in_double_ring(rows, r, is_double ? parallel.ring_window : sizes.ranks);
+    const int64_t back =
+        sent.home_inside * (is_double ? statistic : sizes.wire) + sent.home_across * sizes.wire;
+    expected.backward[r] =
+        sizes.heads * ((sent.once_inside + sent.once_across) * there + back * sizes.qk);
   }
   return expected;
 }
@@ -289,13 +346,16 @@ std::string first_byte_difference(const ByRank& expected, const ByRank& seen,
 /// them. The closed forms count rows and bytes without them.
 std::optional<std::string> check_item_bytes(const Plan& plan) {
   const Numerics& numerics = plan.scenario.numerics;
+  const CommType type = plan.scenario.parallel.comm_type;
+  const bool may_widen_rings = has_windows(type) || type == CommType::custom;
   for (const Pass* pass : {&plan.forward, &plan.backward}) {
     for (const TransferItem& item : pass->transfers) {
       const bool is_partial = item.payload == Payload::partial;
       const bool may_be_fp32 =
           is_partial ? plan.scenario.parallel.partial_wire == WireFormat::fp32
                      : (item.payload == Payload::dkv || item.payload == Payload::dq) &&
-                           numerics.dkv_wire == WireFormat::fp32;
+                           (numerics.dkv_wire == WireFormat::fp32 ||
+                            (may_widen_rings && item.link == LinkClass::ring));
       // A gradient whose sum is whole may travel in the dtype all the same.
       if (item.wire_fp32 ? !may_be_fp32 : is_partial && may_be_fp32) {
         return fmt::format("step {}: {} from rank {} to rank {} travels in {}", to_index(item.step),
@@ -392,9 +452,12 @@ CheckResult check_bytes(const Plan& plan) {
   Expected expected;
   switch (plan.scenario.parallel.comm_type) {
     case CommType::p2p:
-      expected = closed_form_ring(sizes, 1);
+    case CommType::double_ring:
+      expected = sends_queries_backward(plan.scenario) ? closed_form_queries_back(sizes)
+                                                       : closed_form_ring(sizes, 1);
       break;
     case CommType::a2a_p2p:
+    case CommType::a2a_double_ring:
       expected = closed_form_ring(sizes, plan.scenario.parallel.a2a_size);
       break;
     case CommType::a2a:

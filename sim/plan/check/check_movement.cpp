@@ -121,9 +121,12 @@ class Walk {
       if (!from.is_complete || (is_result && from.result_of == kNothing))
         return name(item) + ": the sender does not hold what it sends";
       const bool is_share = item.landing == Landing::add || item.payload == Payload::partial;
+      // The sum of dq that travels with the queries of a ring is finished at home.
+      const bool is_sum_of_ring =
+          item.payload == Payload::dq && plan_.buffer(item.from).tokens == kNoTokens && !is_result;
       const bool is_answer =
           item.payload == Payload::out || item.payload == Payload::dq || is_result;
-      if (is_answer && !is_share && !from.is_finished)
+      if (is_answer && !is_share && !is_sum_of_ring && !from.is_finished)
         return name(item) + ": the sender has not finished what it sends";
       if (is_share && from.is_finished && plan_.buffer(item.from).rows > 0)
         return name(item) + ": a share is finished before the sum is whole";
@@ -341,7 +344,9 @@ class Walk {
       return where + " adds to a sum that is finished";
     }
     // The order in a travelling sum counts the hops that it has made; idle ranks leave gaps.
-    const bool travels = plan_.buffer(item.into).kind == BufferKind::dkv;
+    const BufferSpec& sum = plan_.buffer(item.into);
+    const bool travels =
+        sum.kind == BufferKind::dkv || (sum.kind == BufferKind::dq && sum.tokens == kNoTokens);
     if (item.order < into.merges || (!travels && item.order != into.merges)) {
       return fmt::format("merge {} has order {}, expected {}", where, item.order, into.merges);
     }

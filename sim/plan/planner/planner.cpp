@@ -22,12 +22,14 @@ std::optional<Error> refuse_by_size(const Scenario& scenario) {
 std::optional<Error> fill(PlanBuilder& builder) {
   switch (builder.scenario().parallel.comm_type) {
     case CommType::p2p:
-      return plan_p2p(builder);
+    case CommType::double_ring:
+      return plan_rings(builder);
     case CommType::a2a:
       return plan_a2a(builder);
     case CommType::all_gather:
       return plan_all_gather(builder);
     case CommType::a2a_p2p:
+    case CommType::a2a_double_ring:
       return plan_hierarchical(builder);
     case CommType::group_cast:
       return plan_group_cast(builder);
@@ -69,7 +71,8 @@ int64_t estimate_plan_items(const Scenario& scenario) {
   const int64_t passes = scenario.numerics.backward ? 3 : 1;
   switch (parallel.comm_type) {
     case CommType::p2p:
-      return ranks * ranks * 3 * passes;
+    case CommType::double_ring:
+      return ranks * ranks * (sends_queries_backward(scenario) ? 4 : 3) * passes;
     case CommType::all_gather:
     case CommType::group_cast:
       return ranks * ranks * passes;
@@ -85,7 +88,8 @@ int64_t estimate_plan_items(const Scenario& scenario) {
     case CommType::mesh:
       return ranks * (2 * int64_t{ranks} + 3 * (parallel.mesh_q + ranks / parallel.mesh_q)) *
              passes;
-    case CommType::a2a_p2p: {
+    case CommType::a2a_p2p:
+    case CommType::a2a_double_ring: {
       const int64_t ring = ranks / parallel.a2a_size;
       return ranks * 3 * (parallel.a2a_size + ring) * passes;
     }
@@ -102,10 +106,10 @@ std::optional<Error> refuse_by_rule(const Scenario& scenario) {
                         "use a cp_size that divides heads, a2a+p2p, or another cp_comm_type",
                         {"attention.heads"});
   }
-  if (parallel.comm_type == CommType::a2a_p2p && parallel.cp_size % parallel.a2a_size != 0) {
+  if (has_head_groups(parallel.comm_type) && parallel.cp_size % parallel.a2a_size != 0) {
     return make_refusal(
-        fmt::format("a2a+p2p requires cp_size % a2a_size == 0: {} ranks, a2a_size {}",
-                    parallel.cp_size, parallel.a2a_size),
+        fmt::format("{} requires cp_size % a2a_size == 0: {} ranks, a2a_size {}",
+                    to_name(parallel.comm_type), parallel.cp_size, parallel.a2a_size),
         "use an a2a_size that divides cp_size", {"parallel.a2a_size", "parallel.cp_comm_type"});
   }
   if (parallel.comm_type == CommType::mesh && parallel.cp_size % parallel.mesh_q != 0) {
@@ -114,10 +118,26 @@ std::optional<Error> refuse_by_rule(const Scenario& scenario) {
                         "use a mesh_q that divides cp_size",
                         {"parallel.mesh_q", "parallel.cp_comm_type"});
   }
-  if (parallel.comm_type == CommType::a2a_p2p && heads % parallel.a2a_size != 0) {
-    return make_refusal(fmt::format("a2a+p2p requires heads % a2a_size == 0: {} heads, a2a_size {}",
-                                    heads, parallel.a2a_size),
+  if (parallel.comm_type == CommType::double_ring && parallel.cp_size % parallel.ring_window != 0) {
+    return make_refusal(
+        fmt::format("double_ring requires cp_size % ring_window == 0: {} ranks, ring_window {}",
+                    parallel.cp_size, parallel.ring_window),
+        "use a ring_window that divides cp_size",
+        {"parallel.ring_window", "parallel.cp_comm_type"});
+  }
+  if (has_head_groups(parallel.comm_type) && heads % parallel.a2a_size != 0) {
+    return make_refusal(fmt::format("{} requires heads % a2a_size == 0: {} heads, a2a_size {}",
+                                    to_name(parallel.comm_type), heads, parallel.a2a_size),
                         "use an a2a_size that divides heads", {"attention.heads"});
+  }
+  if (parallel.comm_type == CommType::a2a_double_ring &&
+      parallel.cp_size / parallel.a2a_size % parallel.ring_window != 0) {
+    return make_refusal(
+        fmt::format("a2a+double_ring requires cp_size / a2a_size % ring_window == 0: {} groups, "
+                    "ring_window {}",
+                    parallel.cp_size / parallel.a2a_size, parallel.ring_window),
+        "use a ring_window that divides cp_size / a2a_size",
+        {"parallel.ring_window", "parallel.cp_comm_type"});
   }
   return std::nullopt;
 }

@@ -1,4 +1,5 @@
 #include "sim/plan/planner/planner_parts.h"
+#include "sim/plan/planner/ring_route.h"
 
 namespace cpscope {
 
@@ -7,6 +8,8 @@ std::optional<Error> plan_hierarchical(PlanBuilder& builder) {
   const int32_t ring_size = builder.num_ranks() / a2a_size;
   std::vector<std::vector<RankId>> groups(static_cast<size_t>(ring_size));
   Rings rings;
+  rings.widens_sums = builder.scenario().parallel.comm_type == CommType::a2a_double_ring;
+  rings.window = rings.widens_sums ? builder.scenario().parallel.ring_window : ring_size;
   rings.members.resize(static_cast<size_t>(a2a_size));
   for (int32_t p = 0; p < ring_size; ++p) {
     for (int32_t a = 0; a < a2a_size; ++a) {

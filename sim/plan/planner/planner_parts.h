@@ -20,16 +20,21 @@ struct Seat {
 /// The seats of every rank at its home buffers, all heads.
 std::vector<Seat> home_seats(const PlanBuilder& builder);
 
-/// Rings of equal size over seats.
+/// Rings of equal size over seats. Consecutive positions of a ring form windows, which rows go
+/// round before they go on to the next window; with one window this is a simple ring.
 struct Rings {
   std::vector<Seat> seats;
   std::vector<std::vector<int32_t>> members;  // [ring][position] -> seat
+  int32_t window = 0;                         // positions of a window; divides those of a ring
+  bool widens_sums = false;                   // gradients travel inside a window in fp32
 };
+
+struct RingSlots;
 
 /// State of the forward ring that the backward ring needs.
 struct RingState {
-  std::vector<std::array<BufferId, 2>> kv_slots;  // [seat] ring_a, ring_b
-  std::vector<SliceRange> ranges;                 // [seat * ring size + position that owns the KV]
+  std::vector<RingSlots> kv_slots;  // [seat]
+  std::vector<SliceRange> ranges;   // [seat * ring size + position that owns the KV]
 };
 
 /// Ring attention (Liu et al. 2023, arXiv:2310.01889): KV travels to the next position each step,
@@ -79,7 +84,8 @@ void plan_gradient_exchange_in(PlanBuilder& builder, const HeadExchange& exchang
 /// added at home.
 void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32_t step);
 
-std::optional<Error> plan_p2p(PlanBuilder& builder);
+/// p2p, and double_ring: one ring of all ranks, with windows or without.
+std::optional<Error> plan_rings(PlanBuilder& builder);
 std::optional<Error> plan_a2a(PlanBuilder& builder);
 std::optional<Error> plan_all_gather(PlanBuilder& builder);
 std::optional<Error> plan_hierarchical(PlanBuilder& builder);

@@ -179,9 +179,12 @@ std::optional<Error> refuse_as_te(const Plan& plan) {
         fmt::format("supports only layouts dual_chunk and contiguous: {}", to_name(layout)),
         "use layout dual_chunk", {"parallel.layout"});
   const CommType comm = scenario.parallel.comm_type;
-  if (comm == CommType::group_cast || sends_partials(comm))
+  if (comm == CommType::group_cast || has_windows(comm) || sends_partials(comm))
     return refuse(fmt::format("has no {}", to_name(comm)), "use p2p, a2a, all_gather or a2a+p2p",
                   {"parallel.cp_comm_type"});
+  if (sends_queries_backward(scenario))
+    return refuse("has no ring in which queries travel in the backward", "use ring_backward kv",
+                  {"parallel.ring_backward"});
   if (auto error = refuse_mask(scenario)) return error;
   if (layout == LayoutKind::contiguous) {
     if (auto error = refuse_contiguous(scenario)) return error;

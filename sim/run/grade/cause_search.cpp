@@ -249,7 +249,7 @@ class Search {
     });
     if (error || !has_parts) return error;
     error = try_suspect(specified, parts, evaluations);
-    if (error || plan_.scenario.parallel.comm_type != CommType::a2a_p2p) return error;
+    if (error || !has_head_groups(plan_.scenario.parallel.comm_type)) return error;
     Evaluations of_groups;
     return try_suspect(maker_.as_asked(Parts::of_p2p_groups),
                        maker_.parts_mistakes(Parts::of_p2p_groups), of_groups);

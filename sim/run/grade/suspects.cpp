@@ -84,7 +84,7 @@ SuspectMaker::SuspectMaker(const Plan& plan, const MaskWitness& witness)
       kind_ = kind;  // an imported order may be one of these
   }
   const int32_t inner = scenario_.parallel.a2a_size, outer = plan.layout.cp_size / inner;
-  if (scenario_.parallel.comm_type != CommType::a2a_p2p) return;
+  if (!has_head_groups(scenario_.parallel.comm_type)) return;
   // Ranks that are numbered as if the a2a level were the outer one.
   OtherLayout swapped{fmt::format("{}, ranks of an a2a group {} apart", to_name(kind_), outer)};
   for (int32_t rank = 0; rank < plan.layout.cp_size; ++rank) {
@@ -346,19 +346,19 @@ void SuspectMaker::add_padding(const Take& take) const {
   };
   take(with_times("padding_visible", "queries see the padding of their slot", by_slots));
   if (scenario_.batch.pad_side == PadSide::left)
-    take(with_times(
-        "padding_side_ignored", "the valid tokens are taken to be at the front of their slot",
-        [this, visible = witness_.is_visible(scenario_)](int64_t query, int64_t key) {
-          const auto q = static_cast<size_t>(query), k = static_cast<size_t>(key);
-          const int32_t sequence = queries_.slot[q];
-          if (sequence < 0 || sequence != keys_.slot[k]) return 0.0;
-          const auto s = static_cast<size_t>(sequence);
-          return queries_.in_slot[q] < scenario_.batch.lengths[s] &&
-                         keys_.in_slot[k] < scenario_.batch.kv_lengths[s] &&
-                         visible(sequence, queries_.in_slot[q], keys_.in_slot[k])
-                     ? 1.0
-                     : 0.0;
-        }));
+    take(with_times("padding_side_ignored",
+                    "the valid tokens are taken to be at the front of their slot",
+                    [this, visible = witness_.is_visible(scenario_)](int64_t query, int64_t key) {
+                      const auto q = static_cast<size_t>(query), k = static_cast<size_t>(key);
+                      const int32_t sequence = queries_.slot[q];
+                      if (sequence < 0 || sequence != keys_.slot[k]) return 0.0;
+                      const auto s = static_cast<size_t>(sequence);
+                      return queries_.in_slot[q] < scenario_.batch.lengths[s] &&
+                                     keys_.in_slot[k] < scenario_.batch.kv_lengths[s] &&
+                                     visible(sequence, queries_.in_slot[q], keys_.in_slot[k])
+                                 ? 1.0
+                                 : 0.0;
+                    }));
   if (!is_aligned_otherwise) return;
   take(with_times(
       "aligned_by_padding", "the mask is aligned by the padded lengths of queries and keys",
@@ -382,7 +382,7 @@ void SuspectMaker::add_ranks_alone(const Take& take) const {
   for (const int32_t size : proper_divisors(plan_.layout.cp_size))
     restrict(fmt::format("every group of {} consecutive ranks sees only its own keys", size),
              [size](int32_t q, int32_t k) { return q / size == k / size; });
-  if (scenario_.parallel.comm_type == CommType::a2a_p2p)
+  if (has_head_groups(scenario_.parallel.comm_type))
     restrict("every p2p group sees only its own keys",
              [size = scenario_.parallel.a2a_size](int32_t q, int32_t k) {
                return q % size == k % size;

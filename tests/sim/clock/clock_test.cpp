@@ -313,6 +313,22 @@ TEST(Clock, SendsBetweenNodesOverTheirNics) {
   EXPECT_NEAR(shared - own, 2 * message * 1e-3, 1.0);
 }
 
+// A ring waits for the slow wire in every step; a double ring needs it once a window, and computes
+// and goes on inside the windows meanwhile.
+TEST(Clock, HidesTheHopsOfADoubleRingBetweenNodesBehindAWindow) {
+  Cluster cluster = make_cluster(2, 2);
+  stack_of(cluster).kernels[0].forward = {16, 16, 0, 0, 100, 100};
+  const Plan ring = plan_of(scenario(160, 4, "layout = \"contiguous\""));
+  const Plan windows = plan_of(
+      scenario(160, 4, "layout = \"contiguous\"\ncp_comm_type = \"double_ring\"\nring_window = 2"));
+  const double computes = predict(windows, cluster).value().forward.total_us;
+  EXPECT_NEAR(predict(ring, cluster).value().forward.total_us, computes, 0.01);
+  const double hop = 0.45 * computes;
+  cluster.between->one_peer = {{{0, hop}, {1e9, hop}}};
+  EXPECT_NEAR(predict(windows, cluster).value().forward.total_us, computes, 0.01);
+  EXPECT_NEAR(predict(ring, cluster).value().forward.total_us, 3 * hop + computes / 4, 0.01);
+}
+
 TEST(Clock, RefusesWhatTheClusterCannotCarry) {
   const Cluster cluster = make_cluster(2);
   const Plan plan = plan_of(scenario(160, 4, "layout = \"contiguous\""));
@@ -516,6 +532,21 @@ IdVector<RankId, std::vector<int64_t>> bytes_in_use(const Plan& plan, Direction 
     }
   }
   return bytes;
+}
+
+// Eight steps of 512 rows, 4 heads, 64 elements of 2 bytes and an lse. TransformerEngine's merge in
+// two phases keeps the results of all steps. Memory is fullest in the seventh, the last one with
+// keys in both slots of the ring, when six results are kept.
+TEST(HighWater, CountsThePartialResultsThatAMergeInTwoPhasesKeeps) {
+  const std::string ring = scenario(4096, 8, "layout = \"contiguous\"");
+  const auto forward_of = [&](const std::string& accumulate) {
+    return high_water_bytes(
+        plan_of(ring + "[numerics]\nbackward = false\naccumulate = \"" + accumulate + "\"\n"),
+        false);
+  };
+  const std::vector<int64_t> one = forward_of("fp32"), all = forward_of("dtype");
+  for (size_t rank = 0; rank < 8; ++rank)
+    EXPECT_EQ(all[rank] - one[rank], 6 * 512 * 4 * (64 * 2 + 4)) << "rank " << rank;
 }
 
 TEST(HighWater, IsTheMostOfAnyStageWrittenOut) {

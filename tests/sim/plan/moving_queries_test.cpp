@@ -184,9 +184,17 @@ void drop(Pass& pass, StageKind kind, int64_t index) {
 }
 
 TEST(MovingQueries, APlanThatLosesOrMovesOneItemIsRefused) {
-  for (const CommType comm : {CommType::pass_q, CommType::token_ring, CommType::helper_ring,
-                              CommType::mesh, CommType::gather_q}) {
-    const Plan healthy = plan_of(make_moving_case(64, 4, comm, 2, 1));
+  for (const auto& [comm, ring_backward] : {std::pair{CommType::pass_q, RingBackward::kv},
+                                            {CommType::token_ring, RingBackward::kv},
+                                            {CommType::helper_ring, RingBackward::kv},
+                                            {CommType::mesh, RingBackward::kv},
+                                            {CommType::gather_q, RingBackward::kv},
+                                            {CommType::p2p, RingBackward::q},
+                                            {CommType::double_ring, RingBackward::kv},
+                                            {CommType::double_ring, RingBackward::q}}) {
+    Scenario scenario = make_moving_case(64, 4, comm, 2, 1);
+    scenario.parallel.ring_backward = ring_backward;
+    const Plan healthy = plan_of(scenario);
     expect_proved(healthy);
     expect_refused(healthy, "lost transfer", [](Pass& pass, size_t i, bool counts) {
       if (!counts) drop(pass, StageKind::transfer, static_cast<int64_t>(i));

@@ -168,7 +168,9 @@ Attention pick_attention(const Batch& batch) {
 Parallel pick_parallel() {
   Parallel parallel;
   parallel.a2a_size = static_cast<int32_t>(pick_integer(1, 64));
-  parallel.cp_size = parallel.a2a_size * static_cast<int32_t>(pick_integer(1, 1024));
+  parallel.ring_window = static_cast<int32_t>(pick_integer(1, 16));
+  parallel.cp_size =
+      parallel.a2a_size * parallel.ring_window * static_cast<int32_t>(pick_integer(1, 64));
   parallel.comm_type = pick(kCommTypes);
   parallel.layout = pick(std::vector<LayoutKind>{LayoutKind::contiguous, LayoutKind::dual_chunk,
                                                  LayoutKind::dual_chunk_packed, LayoutKind::striped,
@@ -180,6 +182,7 @@ Parallel pick_parallel() {
   parallel.backward_kv = pick(kBackwardKvs);
   parallel.partial_wire = pick(kWireFormats);
   parallel.mesh_q = parallel.a2a_size;
+  parallel.ring_backward = pick(kRingBackwards);
   return parallel;
 }
 

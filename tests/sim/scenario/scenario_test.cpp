@@ -27,7 +27,7 @@ TEST(ScenarioNames, AreThoseOfTheContract) {
   EXPECT_EQ(list_names(kQkvFormats), (Names{"bshd", "sbhd", "thd"}));
   EXPECT_EQ(list_names(kCommTypes),
             (Names{"p2p", "a2a", "all_gather", "a2a+p2p", "group_cast", "pass_q", "token_ring",
-                   "helper_ring", "mesh", "gather_q"}));
+                   "helper_ring", "mesh", "gather_q", "double_ring", "a2a+double_ring"}));
   EXPECT_EQ(list_names(kLayoutKinds), (Names{"contiguous", "dual_chunk", "dual_chunk_packed",
                                              "striped", "lpt", "lpt_local", "indices"}));
   EXPECT_EQ(list_names(kDispatches), (Names{"tokens", "queries"}));
@@ -35,6 +35,7 @@ TEST(ScenarioNames, AreThoseOfTheContract) {
   EXPECT_EQ(list_names(kDtypes), (Names{"bf16", "fp16", "fp32", "fp64"}));
   EXPECT_EQ(list_names(kWireFormats), (Names{"dtype", "fp32"}));
   EXPECT_EQ(list_names(kDkvHops), (Names{"home", "ring"}));
+  EXPECT_EQ(list_names(kRingBackwards), (Names{"kv", "q"}));
   EXPECT_EQ(list_names(kAccumulates), (Names{"fp32", "dtype"}));
 }
 
