@@ -56,6 +56,32 @@ bool sends_queries(const ScheduleDraft& draft, const std::vector<ReadStep>& step
   });
 }
 
+/// `steps`: of the forward, which have been read.
+std::optional<Error> add_backward(PlanBuilder& builder, ScheduleDraft& draft,
+                                  std::vector<ReadStep> steps, DraftTrace& trace) {
+  const bool has_own = draft.backward_steps.has_value();
+  if (has_own) {
+    steps.clear();
+    if (auto error = DraftReader(builder, draft).read(*draft.backward_steps, steps, trace.wrong)) {
+      if (trace.wrong) trace.wrong->direction = Direction::backward;
+      return error;
+    }
+  }
+  // Only queries that move need their statistics apart from out.
+  if (sends_queries(draft, steps)) builder.add_home_stats();
+  std::map<BlockId, GradientRoute> routes;
+  if (draft.gradients == GradientWay::with_keys) {
+    Result<std::map<BlockId, GradientRoute>> found =
+        find_gradient_routes(builder.plan(), draft, steps);
+    if (!found) return found.error();
+    routes = std::move(found).value();
+  }
+  compile_pass(builder, draft, steps, Direction::backward, routes);
+  trace.backward_computes =
+      places_of_computes(steps, has_own ? Direction::backward : Direction::forward);
+  return std::nullopt;
+}
+
 }  // namespace
 
 DraftBlock join_blocks(PlanBuilder& builder, const ScheduleDraft& draft,
@@ -75,30 +101,17 @@ std::optional<Error> compile_draft(PlanBuilder& builder, ScheduleDraft draft, Dr
   std::vector<ReadStep> steps;
   if (auto error = DraftReader(builder, draft).read(draft.steps, steps, places.wrong)) return error;
   compile_pass(builder, draft, steps, Direction::forward);
-  if (trace != nullptr) places.forward_computes = places_of_computes(steps, Direction::forward);
+  places.forward_computes = places_of_computes(steps, Direction::forward);
   if (!builder.has_backward()) return std::nullopt;
-  const bool has_own = draft.backward_steps.has_value();
-  if (has_own) {
-    steps.clear();
-    if (auto error = DraftReader(builder, draft).read(*draft.backward_steps, steps, places.wrong)) {
-      if (places.wrong) places.wrong->direction = Direction::backward;
-      return error;
-    }
-  }
-  // Only queries that move need their statistics apart from out.
-  if (sends_queries(draft, steps)) builder.add_home_stats();
-  std::map<BlockId, GradientRoute> routes;
-  if (draft.gradients == GradientWay::with_keys) {
-    Result<std::map<BlockId, GradientRoute>> found =
-        find_gradient_routes(builder.plan(), draft, steps);
-    if (!found) return found.error();
-    routes = std::move(found).value();
-  }
-  compile_pass(builder, draft, steps, Direction::backward, routes);
-  if (trace != nullptr)
-    places.backward_computes =
-        places_of_computes(steps, has_own ? Direction::backward : Direction::forward);
-  return std::nullopt;
+  return add_backward(builder, draft, std::move(steps), places);
+}
+
+std::optional<Error> compile_backward(PlanBuilder& builder, ScheduleDraft draft) {
+  if (!builder.has_backward()) return std::nullopt;
+  DraftTrace unread;
+  std::vector<ReadStep> steps;
+  if (auto error = DraftReader(builder, draft).read(draft.steps, steps, unread.wrong)) return error;
+  return add_backward(builder, draft, std::move(steps), unread);
 }
 
 }  // namespace cpscope

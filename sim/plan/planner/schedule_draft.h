@@ -116,6 +116,8 @@ struct DraftTrace {
 /// their KV heads; too many slices.
 std::optional<Error> compile_draft(PlanBuilder& builder, ScheduleDraft draft,
                                    DraftTrace* trace = nullptr);
+/// The backward alone, for a forward that was made otherwise.
+std::optional<Error> compile_backward(PlanBuilder& builder, ScheduleDraft draft);
 
 /// A block in words: "the keys of rank 3".
 std::string describe_block(const Plan& plan, const DraftBlock& block);
