@@ -199,6 +199,15 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
     if (dim > kMaxHeadDim)
       return fmt::format("the GPU kernels hold head dimensions up to {}: {}", kMaxHeadDim, dim);
   }
+  const auto is_of_some_heads = [&](const MergeItem& item) {
+    return item.partial != kNoBuffer &&
+           plan.buffer(item.partial).heads != plan.buffer(item.into).heads;
+  };
+  for (const Direction direction : kDirections) {
+    const std::vector<MergeItem>& merges = plan.pass(direction).merges;
+    if (std::any_of(merges.begin(), merges.end(), is_of_some_heads))
+      return "results of some heads of a buffer are not merged by the GPU executors yet";
+  }
   const auto is_sum_of_ring = [&](const TransferItem& item) {
     return item.payload == Payload::dq && item.landing == Landing::replace &&
            plan.buffer(item.from).tokens == kNoTokens;

@@ -117,8 +117,9 @@ struct ReorderItem {
 };
 
 /// Adds a partial to an accumulator: (o, lse) by log-sum-exp, gradients by sum. `order` counts the
-/// merges into one accumulator. A partial that was sent by another rank may hold only some rows. If
-/// only its lse was sent (stats), the accumulator's o is scaled to the lse of both.
+/// merges into one accumulator; the first empties it before. A partial may hold only some of the
+/// accumulator's heads, and one that was sent by another rank only some rows. If only its lse was
+/// sent (stats), the accumulator's o is scaled to the lse of both.
 struct MergeItem {
   StepId step{};
   RankId rank{};

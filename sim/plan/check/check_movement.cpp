@@ -413,12 +413,11 @@ class Walk {
     Content& partial = at(item.partial);
     if (partial.result_of == kNothing && !partial.has_arrived)
       return where + " reads a result that is not there";
-    const BufferKind kind = plan_.buffer(item.partial).kind;
-    const bool is_lse = kind == BufferKind::stats && direction_ == Direction::forward &&
-                        plan_.buffer(item.into).kind == BufferKind::out;
-    if (plan_.buffer(item.partial).rank != item.rank ||
-        (kind != plan_.buffer(item.into).kind && !is_lse) ||
-        plan_.buffer(item.partial).heads != plan_.buffer(item.into).heads)
+    const BufferSpec &from = plan_.buffer(item.partial), &to = plan_.buffer(item.into);
+    const bool is_lse = from.kind == BufferKind::stats && direction_ == Direction::forward &&
+                        to.kind == BufferKind::out;
+    if (from.rank != item.rank || (from.kind != to.kind && !is_lse) ||
+        from.heads.begin < to.heads.begin || from.heads.end > to.heads.end)
       return where + " adds another tensor or another rank's result";
     const RunListId tokens = partial.tokens;
     if (into.tokens == kNoTokens) into.tokens = tokens;

@@ -51,6 +51,18 @@ std::optional<Error> fill(PlanBuilder& builder) {
   return std::nullopt;
 }
 
+Result<Plan> build_plan(const Scenario& scenario, const FillPlan& fill_it) {
+  Result<Layout> layout = make_layout(scenario);
+  if (!layout) return layout.error();
+  const int64_t mask_bands = count_mask_bands(scenario.attention, layout.value().slots.sequences);
+  if (mask_bands > kMaxPlanSlices) return too_many_mask_bands(scenario.attention, mask_bands);
+  PlanBuilder builder(scenario, std::move(layout).value());
+  builder.add_home_buffers();
+  if (auto error = fill_it(builder)) return *error;
+  builder.plan().hash = hash_plan(builder.plan());
+  return std::move(builder.plan());
+}
+
 }  // namespace
 
 int64_t count_head_stages(const Scenario& scenario) {
@@ -157,15 +169,17 @@ std::optional<Error> refuse_by_rule(const Scenario& scenario) {
 Result<Plan> make_plan(const Scenario& scenario) {
   if (auto error = refuse_by_rule(scenario)) return *error;
   if (auto error = refuse_by_size(scenario)) return *error;
-  Result<Layout> layout = make_layout(scenario);
-  if (!layout) return layout.error();
-  const int64_t mask_bands = count_mask_bands(scenario.attention, layout.value().slots.sequences);
-  if (mask_bands > kMaxPlanSlices) return too_many_mask_bands(scenario.attention, mask_bands);
-  PlanBuilder builder(scenario, std::move(layout).value());
-  builder.add_home_buffers();
-  if (auto error = fill(builder)) return *error;
-  builder.plan().hash = hash_plan(builder.plan());
-  return std::move(builder.plan());
+  return build_plan(scenario, fill);
+}
+
+Result<Plan> make_custom_plan(const Scenario& scenario, const FillPlan& fill_it) {
+  Result<Plan> plan = build_plan(scenario, fill_it);
+  if (!plan) return plan;
+  const Result<Plan> planned = make_plan(scenario);
+  if (planned && planned.value().hash == plan.value().hash) return plan;
+  plan.value().scenario.parallel.comm_type = CommType::custom;
+  plan.value().hash = hash_plan(plan.value());
+  return plan;
 }
 
 }  // namespace cpscope
