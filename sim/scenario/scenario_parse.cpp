@@ -66,6 +66,9 @@ void read_parallel(const TableReader& table, ScenarioOrigin origin, Parallel& pa
   const auto ring_window = table.integer("ring_window", 1, kMaxRanks);
   take_value(ring_window, parallel.ring_window);
   take_value(table.choice<RingBackward>("ring_backward", kRingBackwards), parallel.ring_backward);
+  take_value(table.choice<Combine>("combine", kCombines), parallel.combine);
+  take_value(table.integer("heads_per_stage", 0, kMaxHeads), parallel.heads_per_stage);
+  take_value(table.integer("kv_replicated", 0, kMaxTokens), parallel.kv_replicated);
 
   const auto require_divisor = [&](bool applies, std::string_view key, bool was_read, int32_t value,
                                    std::string_view of, int32_t divided, std::string_view meaning) {

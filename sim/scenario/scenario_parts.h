@@ -28,7 +28,8 @@ inline constexpr auto kBatchKeys = std::to_array<std::string_view>(
      "kv_seqlen", "generator", "pad_between_seqs", "pad_side", "slot_multiple", "positions_file"});
 inline constexpr auto kParallelKeys = std::to_array<std::string_view>(
     {"cp_size", "cp_comm_type", "layout", "a2a_size", "dispatch_chunk", "stripe", "indices_file",
-     "dispatch", "backward_kv", "partial_wire", "mesh_q", "ring_window", "ring_backward"});
+     "dispatch", "backward_kv", "partial_wire", "mesh_q", "ring_window", "ring_backward", "combine",
+     "heads_per_stage", "kv_replicated"});
 inline constexpr auto kNumericsKeys = std::to_array<std::string_view>(
     {"dtype", "backward", "seed", "dkv_wire", "dkv_hops", "accumulate"});
 inline constexpr auto kGeneratorKeys =

@@ -52,6 +52,7 @@ class Walk {
       at(home.q).is_complete = true;
       at(home.kv).is_complete = true;
       if (home.d_out != kNoBuffer) at(home.d_out).is_complete = true;
+      if (home.replica != kNoBuffer) at(home.replica).is_complete = true;
     }
   }
 
@@ -202,7 +203,8 @@ class Walk {
     }
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[i];
-      if (item.payload == Payload::partial) at(item.to).has_arrived = at(item.to).is_complete;
+      if (item.payload == Payload::partial || item.payload == Payload::lse)
+        at(item.to).has_arrived = at(item.to).is_complete;
       if (item.landing == Landing::add || item.payload == Payload::partial) give_away(item.from);
     }
     for (const auto& [buffer, parts] : landed) {
@@ -411,9 +413,11 @@ class Walk {
     Content& partial = at(item.partial);
     if (partial.result_of == kNothing && !partial.has_arrived)
       return where + " reads a result that is not there";
-    if (plan_.buffer(item.partial).rank != item.rank ||
-        plan_.buffer(item.partial).kind != plan_.buffer(item.into).kind ||
-        plan_.buffer(item.partial).heads != plan_.buffer(item.into).heads)
+    const BufferSpec &from = plan_.buffer(item.partial), &to = plan_.buffer(item.into);
+    const bool is_lse = from.kind == BufferKind::stats && direction_ == Direction::forward &&
+                        to.kind == BufferKind::out;
+    if (from.rank != item.rank || (from.kind != to.kind && !is_lse) ||
+        from.heads.begin < to.heads.begin || from.heads.end > to.heads.end)
       return where + " adds another tensor or another rank's result";
     const RunListId tokens = partial.tokens;
     if (into.tokens == kNoTokens) into.tokens = tokens;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -420,6 +421,28 @@ std::optional<std::string> check_tokens(const Plan& plan) {
   return std::nullopt;
 }
 
+/// Checks that the rows that a rank has besides its own are those that every rank holds: valid keys
+/// at the front of their sequence.
+std::optional<std::string> check_replicas(const Plan& plan) {
+  std::set<RunListId> checked;
+  for (const RankId rank : plan.home.ids()) {
+    if (plan.home[rank].replica == kNoBuffer) continue;
+    const BufferSpec& buffer = plan.buffer(plan.home[rank].replica);
+    if (buffer.kind != BufferKind::kv || buffer.role != BufferRole::home || buffer.rank != rank ||
+        buffer.tokens == kNoTokens)
+      return fmt::format("the buffer of replicated keys of rank {} is not its own", to_index(rank));
+    if (!checked.insert(buffer.tokens).second) continue;
+    const RowReader reader(plan, buffer.tokens, Side::kv);
+    for (int64_t row = 0; row < reader.rows(); ++row) {
+      const RowPlace place = reader.place(row);
+      if (place.sequence < 0 || place.position >= plan.scenario.parallel.kv_replicated)
+        return fmt::format("rank {} holds key token {}, which is not on every rank", to_index(rank),
+                           place.token);
+    }
+  }
+  return std::nullopt;
+}
+
 /// Checks that the memory of all buffers can be counted.
 std::optional<std::string> check_sizes(const Plan& plan) {
   double bytes = 0;
@@ -449,13 +472,16 @@ bool rows_fit(const Plan& plan, RunListId rows, int64_t capacity) {
 std::optional<std::string> check_ends(const Plan& plan, const TransferItem& item) {
   const BufferSpec &from = plan.buffer(item.from), &to = plan.buffer(item.to);
   const BufferKind kind = kind_of(item.payload);
-  if (from.kind != kind || to.kind != kind) {
+  if (from.kind != (item.payload == Payload::lse ? BufferKind::out : kind) || to.kind != kind) {
     return fmt::format("calls {} what goes from a {} to a {} buffer", to_name(item.payload),
                        to_name(from.kind), to_name(to.kind));
   }
   if ((item.link == LinkClass::self) != (item.src == item.dst))
     return "names a link that does not join its ranks";
-  if (item.landing == Landing::add && item.payload != Payload::dkv && item.payload != Payload::dq)
+  const bool may_add =
+      item.payload == Payload::dkv || item.payload == Payload::dq ||
+      (item.payload == Payload::out && adds_scaled_partials(plan.scenario.parallel));
+  if (item.landing == Landing::add && !may_add)
     return "adds to rows that no other rank has a share of";
   if (item.payload == Payload::partial && item.src == item.dst)
     return "sends a partial result to its own rank";
@@ -476,6 +502,7 @@ std::optional<std::string> check_ends(const Plan& plan, const TransferItem& item
 
 CheckResult check_buffers(const Plan& plan) {
   if (auto text = check_home(plan)) return broken("buffers", *text);
+  if (auto text = check_replicas(plan)) return broken("buffers", *text);
   for (const BufferId id : plan.buffers.ids()) {
     const BufferSpec& buffer = plan.buffer(id);
     const bool is_kv = buffer.kind == BufferKind::kv || buffer.kind == BufferKind::dkv;

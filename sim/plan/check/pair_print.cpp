@@ -12,6 +12,8 @@
 namespace cpscope {
 namespace {
 
+constexpr int64_t kMostTokensToSearch = int64_t{1} << 24;
+
 constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
 
 uint64_t reduce(uint64_t value) { return value >= kPrime ? value - kPrime : value; }
@@ -252,15 +254,15 @@ std::string PairPrint::chance_of(Direction direction, std::pair<int64_t, int32_t
   return "; no compute item holds both";
 }
 
-std::string PairPrint::first_difference(Direction direction) const {
+std::optional<PairDifference> PairPrint::find_difference(Direction direction) const {
   const BatchSlots& slots = plan_.layout.slots;
-  if (slots.tokens > (int64_t{1} << 24)) return "the batch is too long to name the first pair";
+  if (slots.tokens > kMostTokensToSearch) return std::nullopt;
   const std::vector<ComputeItem>& computes = plan_.pass(direction).computes;
   constexpr int64_t kMostRows = int64_t{1} << 30, kMostCells = int64_t{1} << 24;
   int64_t rows = 0;
   for (const ComputeItem& item : computes) {
     for (const BandSlice& band : plan_.slices_of(item)) rows += band.q1 - band.q0;
-    if (rows > kMostRows) return "the items have too many rows to name the first pair";
+    if (rows > kMostRows) return std::nullopt;
   }
   std::map<RunListId, RowReader> q_readers, k_readers;
   const auto reader = [&](auto& readers, RunListId list, Side side) -> const RowReader& {
@@ -293,7 +295,7 @@ std::string PairPrint::first_difference(Direction direction) const {
     }
   }
   const auto wrong = std::find_if(open.begin(), open.end(), [](uint64_t sum) { return sum != 0; });
-  if (wrong == open.end()) return "no single query differs";
+  if (wrong == open.end()) return std::nullopt;
   const int64_t token = wrong - open.begin();
   // Of this query: how often each key is computed with each head, and by which item first.
   struct Seen {
@@ -302,7 +304,6 @@ std::string PairPrint::first_difference(Direction direction) const {
     const ComputeItem* last = nullptr;
   };
   std::map<std::pair<int64_t, int32_t>, Seen> seen;  // key token, head
-  const std::string unnamed = fmt::format("the keys of query token {} differ", token);
   int64_t cells = 0;
   for (const VisibleBlock& block : visible_blocks(plan_)) {
     const SequenceSlot& slot = slots.sequences[block.sequence];
@@ -310,7 +311,7 @@ std::string PairPrint::first_difference(Direction direction) const {
       continue;
     const ColumnRange keys = visible_keys(plan_, block, token - slot.q_valid_begin());
     cells += (keys.end - keys.begin) * plan_.scenario.attention.heads;
-    if (cells > kMostCells) return unnamed;
+    if (cells > kMostCells) return std::nullopt;
     for (int64_t key = keys.begin; key < keys.end; ++key) {
       for (int32_t head = 0; head < plan_.scenario.attention.heads; ++head)
         --seen[{slot.kv_valid_begin() + key, head}].times;
@@ -322,7 +323,7 @@ std::string PairPrint::first_difference(Direction direction) const {
         if (reader(q_readers, item.q_tokens, Side::q).place(row).token != token) continue;
         const ColumnRange columns = columns_of_row(band, row);
         cells += (columns.end - columns.begin) * item.heads.size();
-        if (cells > kMostCells) return unnamed;
+        if (cells > kMostCells) return std::nullopt;
         for (int64_t column = columns.begin; column < columns.end; ++column) {
           const int64_t key = reader(k_readers, item.kv_tokens, Side::kv).place(column).token;
           for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
@@ -336,16 +337,25 @@ std::string PairPrint::first_difference(Direction direction) const {
     }
   }
   for (const auto& [cell, found] : seen) {
-    if (found.times == 0) continue;
-    const std::string pair =
-        fmt::format("query token {} and key token {} with head {}", token, cell.first, cell.second);
-    if (found.first == nullptr)
-      return pair + " are never computed" + chance_of(direction, cell, token);
-    return fmt::format("{} are computed by rank {} in step {} and by rank {} in step {}", pair,
-                       to_index(found.first->rank), to_index(found.first->step),
-                       to_index(found.last->rank), to_index(found.last->step));
+    if (found.times != 0)
+      return PairDifference{token, cell.first, cell.second, found.first, found.last};
   }
-  return unnamed;
+  return std::nullopt;
+}
+
+std::string PairPrint::first_difference(Direction direction) const {
+  if (plan_.layout.slots.tokens > kMostTokensToSearch)
+    return "the batch is too long to name the first pair";
+  const auto found = find_difference(direction);
+  if (!found) return "no single query differs, or the items have too many pairs to name the first";
+  const std::string pair = fmt::format("query token {} and key token {} with head {}", found->query,
+                                       found->key, found->head);
+  if (found->first == nullptr)
+    return pair + " are never computed" +
+           chance_of(direction, {found->key, found->head}, found->query);
+  return fmt::format("{} are computed by rank {} in step {} and by rank {} in step {}", pair,
+                     to_index(found->first->rank), to_index(found->first->step),
+                     to_index(found->last->rank), to_index(found->last->step));
 }
 
 }  // namespace cpscope

@@ -34,7 +34,8 @@ class IdJudge {
     return is_buffer(home.q) && is_buffer(home.kv) && is_buffer(home.out) &&
            (!has_backward ||
             (is_buffer(home.d_out) && is_buffer(home.dq) && is_buffer(home.dkv))) &&
-           (home.stats == kNoBuffer || is_buffer(home.stats));
+           (home.stats == kNoBuffer || is_buffer(home.stats)) &&
+           (home.replica == kNoBuffer || is_buffer(home.replica));
   }
   bool is_sound(const ComputeItem& item, Direction direction) const {
     return is_rank(item.rank) && is_buffer(item.q) && is_buffer(item.kv) && is_buffer(item.out) &&

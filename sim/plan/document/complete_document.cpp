@@ -126,7 +126,8 @@ class Completer {
     return std::nullopt;
   }
 
-  /// The buffers of role home are the ranks' own: one of each kind.
+  /// The buffers of role home are the ranks' own: one of each kind, and a second one of K and V
+  /// that every rank holds.
   std::optional<Error> complete_homes() {
     plan_.home.resize(static_cast<size_t>(plan_.layout.cp_size), {kNoBuffer, kNoBuffer, kNoBuffer});
     for (const BufferId id : plan_.buffers.ids()) {
@@ -136,6 +137,13 @@ class Completer {
       BufferId* const named[] = {&home.q,  &home.kv,  &home.out,  &home.d_out,
                                  &home.dq, &home.dkv, &home.stats};
       BufferId& own = *named[static_cast<size_t>(buffer.kind)];
+      const bool is_replica = own != kNoBuffer && buffer.kind == BufferKind::kv &&
+                              plan_.scenario.parallel.kv_replicated > 0 &&
+                              home.replica == kNoBuffer;
+      if (is_replica) {
+        home.replica = id;
+        continue;
+      }
       if (own != kNoBuffer)
         return complain(fmt::format("/buffers/{}", to_index(id)),
                         fmt::format("rank {} has two home buffers of kind {}",

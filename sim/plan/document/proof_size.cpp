@@ -126,7 +126,7 @@ class ProofSize {
     if (is_new(bits(from) << 32 | bits(claimed), rows, 8)) work_ = add_up(work_, cost);
     if (item.to_rows != kAllRows) work_ = add_up(work_, cost_[item.to_rows]);
     const bool is_sum = item.payload == Payload::partial || item.payload == Payload::dq ||
-                        item.payload == Payload::dkv;
+                        item.payload == Payload::dkv || item.landing == Landing::add;
     if (is_sum && is_new(bits(from) << 32 | bits(claimed), rows, bits(item.heads) * 2 + 1))
       work_ = add_up(work_, cost * cuts_in(item.heads));
     // group_cast looks at every query row that moves.

@@ -281,7 +281,7 @@ class DocumentReader {
           item.dst = read_id<RankId>(json_);
           return;
         case 2:
-          item.payload = read_choice(json_, Payload::partial);
+          item.payload = read_choice(json_, Payload::lse);
           return;
         case 3:
           item.from = read_id<BufferId>(json_);
