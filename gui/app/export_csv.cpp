@@ -151,6 +151,7 @@ void write_mask(const PlanIndex& plan, CsvWriter& csv) {
 
 std::string_view name_of(LinkClass link) {
   constexpr std::string_view kNames[] = {"self", "ring", "group", "direct", "outer_ring"};
+  static_assert(std::size(kNames) == static_cast<size_t>(LinkClass::outer_ring) + 1);
   return kNames[static_cast<size_t>(link)];
 }
 

@@ -84,7 +84,8 @@ Json item_json(const Plan& plan, const ComputeItem& item) {
 }
 
 Json item_json(const Plan& plan, const TransferItem& item) {
-  constexpr const char* kLinks[] = {"self", "ring", "group", "direct"};
+  constexpr const char* kLinks[] = {"self", "ring", "group", "direct", "outer_ring"};
+  static_assert(std::size(kLinks) == static_cast<size_t>(LinkClass::outer_ring) + 1);
   Json json{{"step", to_index(item.step)},
             {"src", to_index(item.src)},
             {"dst", to_index(item.dst)},
