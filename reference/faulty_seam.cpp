@@ -43,6 +43,7 @@ void FaultySeam<T>::after_load() {
     fresh_out_[home.out] = parts_.memory.at(home.out);
   if (makes(Mistake::local_positions)) rotate_by_local_rows(false);
   if (makes(Mistake::second_half_follows_on)) rotate_by_local_rows(true);
+  if (makes(Mistake::heads_in_stage_order)) load_heads_of_stages();
   record_frame(Direction::forward, -1, StepId{0}, StageKind::transfer);
 }
 
@@ -89,6 +90,7 @@ int32_t FaultySeam<T>::kv_head_of(int32_t head) const {
 
 template <class T>
 void FaultySeam<T>::after_run(Answer& answer) {
+  if (makes(Mistake::heads_in_stage_order)) return_heads_of_stages(answer);
   if (!makes(Mistake::sink_gradient_summed)) return;
   for (double& value : answer.d_sink) value *= parts_.plan.layout.cp_size;
 }

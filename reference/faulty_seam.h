@@ -43,6 +43,9 @@ class FaultySeam {
   void rotate_by_local_rows(bool follows_on);
   void rotate_side(const Tensor& tensor, RunListId tokens, Side side, bool follows_on,
                    AlignedVector<T>& rows);
+  void load_heads_of_stages();
+  void return_heads_of_stages(Answer& answer) const;
+  int32_t place_in_stages(int32_t head) const;
   void transpose_landed_heads(const TransferItem& item);
   void move_first_kv_head(const TransferItem& item);
 

@@ -127,6 +127,54 @@ void FaultySeam<T>::move_first_kv_head(const TransferItem& item) {
   source = kept;
 }
 
+/// The query head in whose place head h is computed: stage s of rank r takes head s * P + r.
+template <class T>
+int32_t FaultySeam<T>::place_in_stages(int32_t head) const {
+  const int32_t ranks = parts_.plan.layout.cp_size;
+  return head % ranks * (attention().heads / ranks) + head / ranks;
+}
+
+template <class T>
+void FaultySeam<T>::load_heads_of_stages() {
+  for (const HomeBuffers& home : parts_.plan.home) {
+    for (const BufferId id : {home.q, home.d_out}) {
+      if (id == kNoBuffer) continue;
+      const BufferSpec& spec = parts_.plan.buffer(id);
+      const int64_t lanes = lane_counts(spec.kind, attention()).first, heads = spec.heads.size();
+      AlignedVector<T>& rows = parts_.memory.at(id).first;
+      const AlignedVector<T> given = rows;
+      for (int64_t row = 0; row < spec.rows; ++row) {
+        for (int32_t head = 0; head < heads; ++head)
+          std::copy_n(given.data() + (row * heads + head) * lanes, lanes,
+                      rows.data() + (row * heads + place_in_stages(head)) * lanes);
+      }
+    }
+  }
+}
+
+template <class T>
+void FaultySeam<T>::return_heads_of_stages(Answer& answer) const {
+  const auto take = [&](std::vector<double>& values, int64_t rows, int64_t lanes) {
+    const std::vector<double> computed = values;
+    const int32_t heads = attention().heads;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int32_t head = 0; head < heads; ++head)
+        std::copy_n(computed.data() + (row * heads + place_in_stages(head)) * lanes, lanes,
+                    values.data() + (row * heads + head) * lanes);
+    }
+  };
+  const int64_t tokens = answer.lse.shape[0];
+  take(answer.out.values, tokens, attention().head_dim_v);
+  take(answer.lse.values, tokens, 1);
+  take(answer.max_logit, 1, 1);
+  if (!answer.dq.values.empty()) take(answer.dq.values, tokens, attention().head_dim_qk);
+  if (!answer.d_sink.empty()) take(answer.d_sink, 1, 1);
+}
+
+template void FaultySeam<float>::load_heads_of_stages();
+template void FaultySeam<double>::load_heads_of_stages();
+template void FaultySeam<float>::return_heads_of_stages(Answer&) const;
+template void FaultySeam<double>::return_heads_of_stages(Answer&) const;
 template void FaultySeam<float>::rotate_by_local_rows(bool);
 template void FaultySeam<double>::rotate_by_local_rows(bool);
 template bool FaultySeam<float>::replaces(const TransferItem&);

@@ -93,6 +93,14 @@ void load_inputs(const Plan& plan, const RunInputs& inputs, int threads, RankMem
         load_rows(plan, inputs.q, queries, memory.at(home.q).first);
         load_rows(plan, inputs.k, keys, memory.at(home.kv).first);
         load_rows(plan, inputs.v, keys, memory.at(home.kv).second);
+        if (home.replica != kNoBuffer) {
+          const RunListId shared = plan.buffer(home.replica).tokens;
+          load_rows(plan, inputs.k, shared, memory.at(home.replica).first);
+          load_rows(plan, inputs.v, shared, memory.at(home.replica).second);
+          if (has_rope)
+            rotate_home_rows(plan, shared, key_positions, attention.kv_heads,
+                             memory.at(home.replica).first);
+        }
         if (has_rope) {
           rotate_home_rows(plan, queries, query_positions, attention.heads,
                            memory.at(home.q).first);

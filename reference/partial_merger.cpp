@@ -33,6 +33,9 @@ T PartialMerger<T>::sink_of(int32_t head) const {
 template <class T>
 void PartialMerger<T>::merge(const MergeItem& item) {
   const BufferSpec& spec = plan_.buffer(item.into);
+  const bool has_lse_alone = item.partial != kNoBuffer && spec.kind == BufferKind::out &&
+                             plan_.buffer(item.partial).kind == BufferKind::stats;
+  if (has_lse_alone) return merge_lse(item);
   if (spec.kind == BufferKind::out) return merge_out(item);
   merge_sum(item, &BufferMemory<T>::first);
   merge_sum(item, &BufferMemory<T>::second);
@@ -45,21 +48,46 @@ void PartialMerger<T>::merge_sum(const MergeItem& item, AlignedVector<T> BufferM
     std::fill(into.begin(), into.end(), T(0));
     return;
   }
-  const AlignedVector<T>& partial = memory_.at(item.partial).*array;
   CPSCOPE_CHECK(item.into_rows == kAllRows, "gradients are merged row by row", to_index(item.into),
                 to_index(item.into_rows));
+  if (plan_.buffer(item.partial).heads != plan_.buffer(item.into).heads)
+    return merge_sum_of_heads(item, array);
+  const AlignedVector<T>& partial = memory_.at(item.partial).*array;
   // A ring slot may be larger than its present number of rows.
   const size_t count = std::min(into.size(), partial.size());
+  add_to_sum(std::span(into).first(count), std::span(partial).first(count), item.order == 0);
+}
+
+/// Adds a partial of some of the accumulator's heads.
+template <class T>
+void PartialMerger<T>::merge_sum_of_heads(const MergeItem& item,
+                                          AlignedVector<T> BufferMemory<T>::*array) {
+  const BufferSpec &from = plan_.buffer(item.partial), &to = plan_.buffer(item.into);
+  AlignedVector<T>& into = memory_.at(item.into).*array;
+  const AlignedVector<T>& partial = memory_.at(item.partial).*array;
+  if (partial.empty()) return;
+  if (item.order == 0) std::fill(into.begin(), into.end(), T(0));
+  const size_t width = partial.size() / static_cast<size_t>(cells(from));  // of one head
+  const size_t row = width * to.heads.size(), part = width * from.heads.size();
+  const size_t begin = width * static_cast<size_t>(from.heads.begin - to.heads.begin);
+  for (int64_t r = 0; r < std::min(from.rows, to.rows); ++r)
+    add_to_sum(std::span(into).subspan(r * row + begin, part),
+               std::span(partial).subspan(r * part, part), item.order == 0);
+}
+
+template <class T>
+void PartialMerger<T>::add_to_sum(std::span<T> into, std::span<const T> partial,
+                                  bool is_first) const {
   const Numerics& numerics = plan_.scenario.numerics;
   if (keeps_partials_) {
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < into.size(); ++i) {
       const T addend = round_to(numerics.dtype, partial[i]);
-      into[i] = round_sum(numerics, item.order == 0 ? addend : into[i] + addend);
+      into[i] = round_sum(numerics, is_first ? addend : into[i] + addend);
     }
-  } else if (item.order == 0) {
-    std::copy_n(partial.begin(), count, into.begin());
+  } else if (is_first) {
+    std::copy(partial.begin(), partial.end(), into.begin());
   } else {
-    for (size_t i = 0; i < count; ++i) into[i] += partial[i];
+    for (size_t i = 0; i < into.size(); ++i) into[i] += partial[i];
   }
 }
 
@@ -67,15 +95,16 @@ void PartialMerger<T>::merge_sum(const MergeItem& item, AlignedVector<T> BufferM
 template <class T>
 std::vector<int64_t> PartialMerger<T>::cells_of(const MergeItem& item) const {
   const BufferSpec& spec = plan_.buffer(item.into);
-  const int64_t heads = spec.heads.size();
+  const BufferSpec& partial = plan_.buffer(item.partial);
+  const HeadRange part = partial.heads;
   std::vector<int64_t> found;
   const auto add_row = [&](int64_t row) {
-    for (int64_t head = 0; head < heads; ++head) found.push_back(row * heads + head);
+    for (int64_t head = part.begin; head < part.end; ++head)
+      found.push_back(row * spec.heads.size() + head - spec.heads.begin);
   };
   if (item.into_rows == kAllRows) {
     // A shared buffer may be larger than the rows that it holds now, or smaller.
-    const int64_t rows = std::min(spec.rows, plan_.buffer(item.partial).rows);
-    for (int64_t row = 0; row < rows; ++row) add_row(row);
+    for (int64_t row = 0; row < std::min(spec.rows, partial.rows); ++row) add_row(row);
     return found;
   }
   for (const TokenRun& run : plan_.list(item.into_rows)) {
@@ -113,6 +142,21 @@ void PartialMerger<T>::merge_out(const MergeItem& item) {
     for (int64_t lane = 0; lane < lanes; ++lane)
       value[lane] = value[lane] * old_weight + addend[lane] * new_weight;
     lse = whole;
+  }
+}
+
+/// Scales o to the lse of both. Kept partials are scaled when they are sent.
+template <class T>
+void PartialMerger<T>::merge_lse(const MergeItem& item) {
+  BufferMemory<T>& into = memory_.at(item.into);
+  const AlignedVector<T>& other = memory_.at(item.partial).second;
+  const int64_t lanes = plan_.scenario.attention.head_dim_v;
+  for (size_t i = 0; i < other.size(); ++i) {
+    const T whole = log_sum_exp(into.second[i], other[i]);
+    const T weight = weight_of(into.second[i], whole);
+    T* value = into.first.data() + static_cast<int64_t>(i) * lanes;
+    for (int64_t lane = 0; !keeps_partials_ && lane < lanes; ++lane) value[lane] *= weight;
+    into.second[i] = whole;
   }
 }
 

@@ -34,7 +34,10 @@ class PartialMerger {
 
  private:
   void merge_sum(const MergeItem& item, AlignedVector<T> BufferMemory<T>::*array);
+  void merge_sum_of_heads(const MergeItem& item, AlignedVector<T> BufferMemory<T>::*array);
+  void add_to_sum(std::span<T> into, std::span<const T> partial, bool is_first) const;
   void merge_out(const MergeItem& item);
+  void merge_lse(const MergeItem& item);
   std::vector<int64_t> cells_of(const MergeItem& item) const;
   void sum_kept_partials(BufferId id);
   void add_sink(const BufferSpec& spec, BufferMemory<T>& memory) const;

@@ -37,7 +37,8 @@ PlainRules<Real> plain_rules(const HeadGroup& group) {
   rules.merges_in_dtype = numerics.accumulate == Accumulate::dtype;
   rules.sends_in_dtype =
       numerics.dkv_wire == WireFormat::dtype && group.hops.shares > 1 && group.hops.sends_shares;
-  rules.rounds_each_term = group.scenario.batch.qkv_format == QkvFormat::thd;
+  rules.rounds_each_term =
+      group.hops.adds_in_dtype || group.scenario.batch.qkv_format == QkvFormat::thd;
   rules.scale = static_cast<Real>(logit_scale(attention));
   rules.softcap = static_cast<Real>(attention.softcap);
   return rules;
@@ -254,7 +255,7 @@ void run_plain_forward(const PlainUnit<Real>& unit, PlainBlock<Real>& block, Hea
   for (const KeyRun& hop : hops_of(unit, block.range)) {
     partials.push_back(compute_partial(unit, block, hop, sums));
   }
-  if (unit.rules.merges_in_dtype) {
+  if (unit.rules.merges_in_dtype || unit.group.hops.adds_in_dtype) {
     merge_two_phase(unit, partials, block);
   } else {
     merge_wide(unit, partials, block);

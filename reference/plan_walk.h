@@ -24,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -171,7 +172,8 @@ class Walk {
             stage, [&](int64_t i) { return to_index(pass.transfers[i].dst); },
             [&](int64_t i) {
               const TransferItem& item = pass.transfers[i];
-              if (item.payload == Payload::partial) merger_.settle(item.from);
+              if (item.payload == Payload::partial || item.landing == Landing::add)
+                merger_.settle(item.from);
               if (!replaces(item)) move_rows(plan_, item, memory_);
             });
         break;
@@ -420,11 +422,12 @@ class Walk {
       }
       return;
     }
-    IdVector<BufferId, bool> is_counted(plan_.buffers.size());
+    std::set<std::pair<BufferId, int32_t>> counted;  // heads of buffers
     for (const ComputeItem& item : plan_.backward.computes) {
-      if (is_counted[item.out]) continue;
-      is_counted[item.out] = true;
-      add_sink_gradients(item.out, item.d_out, item.heads, plan_.rows(item.q_tokens));
+      for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
+        if (counted.emplace(item.out, head).second)
+          add_sink_gradients(item.out, item.d_out, {head, head + 1}, plan_.rows(item.q_tokens));
+      }
     }
   }
 

@@ -54,7 +54,7 @@ void for_each_row(const Plan& plan, RunListId list, int64_t all_rows, Visit visi
 /// rows are in the dtype already.
 bool rounds_sums(const TransferItem& item) {
   const bool is_sum = item.payload == Payload::dkv || item.payload == Payload::dq ||
-                      item.payload == Payload::partial;
+                      item.payload == Payload::partial || item.landing == Landing::add;
   return is_sum && item.link != LinkClass::self && !item.wire_fp32;
 }
 
@@ -67,7 +67,14 @@ void move_lanes(const Numerics& numerics, const TransferItem& item, bool rounds,
   }
   for (int64_t lane = 0; lane < lanes; ++lane) {
     const T value = rounds ? round_to(numerics.dtype, from[lane]) : from[lane];
-    to[lane] = item.landing == Landing::add ? round_sum(numerics, to[lane] + value) : value;
+    if (item.landing == Landing::replace) {
+      to[lane] = value;
+    } else if (item.payload == Payload::out && !item.wire_fp32) {
+      // A reduce-scatter adds in the format of the wire.
+      to[lane] = round_to(numerics.dtype, to[lane] + value);
+    } else {
+      to[lane] = round_sum(numerics, to[lane] + value);
+    }
   }
 }
 
@@ -105,6 +112,20 @@ void move_rows(const Plan& plan, const TransferItem& item, RankMemory<T>& memory
   std::vector<int64_t> targets(static_cast<size_t>(rows));
   for_each_row(plan, item.to_rows, rows, [&](int64_t index, int64_t row) { targets[index] = row; });
   const bool rounds = rounds_sums(item);
+  if (item.payload == Payload::lse)
+    return move_array(plan, item, targets, false, memory.at(item.from).second,
+                      memory.at(item.to).second, 1);
+  if (item.payload == Payload::out && item.landing == Landing::add) {
+    move_array(plan, item, targets, rounds, memory.at(item.from).first, memory.at(item.to).first,
+               lanes.first);
+    // Every rank has the same lse: the owner of the rows takes its own.
+    TransferItem own = item;
+    own.landing = Landing::replace;
+    if (item.src == item.dst)
+      move_array(plan, own, targets, false, memory.at(item.from).second, memory.at(item.to).second,
+                 lanes.second);
+    return;
+  }
   move_array(plan, item, targets, rounds, memory.at(item.from).first, memory.at(item.to).first,
              lanes.first);
   // The lse beside o is never rounded.

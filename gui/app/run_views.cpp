@@ -324,7 +324,7 @@ Runner make_runner(Toolbox& toolbox) {
       control.progress =
           phase == "run" ? kRunShare * share : kRunShare + (kJudgeShare - kRunShare) * share;
     };
-    CaseOutcome outcome = run_case(toolbox, scenario, options);
+    CaseOutcome outcome = run_case(toolbox, plan->checked(), options);
     if (outcome.error) return *outcome.error;
     auto view = std::make_shared<RunView>(make_run_view(outcome));
     if (refusal) view->without_steps = to_sentence(*refusal);

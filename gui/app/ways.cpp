@@ -124,6 +124,8 @@ Parallel way_of(const Parallel& taken, Parallel own) {
   if (taken.comm_type == CommType::mesh) own.mesh_q = taken.mesh_q;
   if (has_windows(taken.comm_type)) own.ring_window = taken.ring_window;
   if (has_ring_backward(taken.comm_type)) own.ring_backward = taken.ring_backward;
+  if (taken.comm_type == CommType::gather_q) own.combine = taken.combine;
+  if (has_head_stages(taken.comm_type)) own.heads_per_stage = taken.heads_per_stage;
   if (taken.comm_type == CommType::group_cast) own.dispatch = taken.dispatch;
   if (taken.layout == LayoutKind::lpt || taken.layout == LayoutKind::lpt_local)
     own.dispatch_chunk = taken.dispatch_chunk;

@@ -244,12 +244,14 @@ std::string bytes_formula(const Plan& plan, const WireBytes& wire) {
   const int32_t qk = attention.head_dim_qk, v = attention.head_dim_v;
   const bool is_kv = side_of(wire.payload) == Side::kv;
   const std::string copies = wire.copies > 1 ? print_count(wire.copies) + " x " : "";
-  if (wire.payload == Payload::partial || wire.payload == Payload::stats) {
+  if (wire.payload == Payload::partial || wire.payload == Payload::stats ||
+      wire.payload == Payload::lse) {
     const int32_t statistic = plan.scenario.numerics.dtype == Dtype::fp64 ? 8 : 4;
-    const std::string row = wire.payload == Payload::stats
-                                ? fmt::format("{} bytes of lse and delta", 2 * statistic)
-                                : fmt::format("(head_dim {} x {} + {} of lse)", v,
-                                              count_text(wire.element, "byte"), statistic);
+    const std::string row =
+        wire.payload == Payload::stats ? fmt::format("{} bytes of lse and delta", 2 * statistic)
+        : wire.payload == Payload::lse ? fmt::format("{} bytes of lse", statistic)
+                                       : fmt::format("(head_dim {} x {} + {} of lse)", v,
+                                                     count_text(wire.element, "byte"), statistic);
     return fmt::format("{}{} x {} x {} = {}", copies, count_text(wire.rows, "token"),
                        count_text(wire.heads, "head"), row, print_bytes(wire.bytes));
   }

@@ -15,6 +15,7 @@ std::string_view name_rows(BufferKind kind) {
 }
 
 std::string_view name_rows(Payload payload) {
+  if (payload == Payload::lse) return "lse";
   return payload == Payload::partial ? "partial results" : name_rows(kind_of(payload));
 }
 

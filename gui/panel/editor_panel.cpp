@@ -188,6 +188,17 @@ void edit_parallel(Ui& ui, Editor& editor) {
   if (has_ring_backward(parallel.comm_type))
     editor.choice("backward ring", "parallel.ring_backward", parallel.ring_backward, kRingBackwards,
                   "What travels in the backward: keys and values, or queries");
+  if (may_replicate_keys(parallel.comm_type))
+    editor.number<int64_t>("keys on all ranks", "parallel.kv_replicated", parallel.kv_replicated,
+                           16, "The first keys of each sequence that every rank holds");
+  if (parallel.comm_type == CommType::gather_q)
+    editor.choice("combine", "parallel.combine", parallel.combine, kCombines,
+                  "Results are merged by the owners of the queries, or scaled first and added");
+  if (has_head_stages(parallel.comm_type))
+    editor.number("heads a stage", "parallel.heads_per_stage", parallel.heads_per_stage, 1,
+                  parallel.comm_type == CommType::a2a
+                      ? "Query heads that a rank exchanges and computes at a time, 0: all"
+                      : "KV heads that are gathered at a time, 0: all");
   if (sends_partials(parallel.comm_type))
     editor.choice("partial wire", "parallel.partial_wire", parallel.partial_wire, kWireFormats,
                   "The format in which partial results are sent to the owners of the queries");

@@ -143,7 +143,7 @@ std::optional<Error> run_if_needed(AppState& state, const RenderRequest& request
   options.keeps_items = request.is_by_step && !without_items;
   ProgressBar bar(true);
   options.progress = bar.phases();
-  CaseOutcome outcome = run_case(toolbox, state.document.scenario(), options);
+  CaseOutcome outcome = run_case(toolbox, state.plan()->checked(), options);
   if (!outcome.grade.tensors.empty()) {
     auto view = std::make_shared<RunView>(make_run_view(outcome));
     if (without_items) view->without_steps = to_sentence(*without_items);

@@ -199,6 +199,15 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
     if (dim > kMaxHeadDim)
       return fmt::format("the GPU kernels hold head dimensions up to {}: {}", kMaxHeadDim, dim);
   }
+  const auto is_of_some_heads = [&](const MergeItem& item) {
+    return item.partial != kNoBuffer &&
+           plan.buffer(item.partial).heads != plan.buffer(item.into).heads;
+  };
+  for (const Direction direction : kDirections) {
+    const std::vector<MergeItem>& merges = plan.pass(direction).merges;
+    if (std::any_of(merges.begin(), merges.end(), is_of_some_heads))
+      return "results of some heads of a buffer are not merged by the GPU executors yet";
+  }
   const auto is_sum_of_ring = [&](const TransferItem& item) {
     return item.payload == Payload::dq && item.landing == Landing::replace &&
            plan.buffer(item.from).tokens == kNoTokens;
@@ -206,6 +215,10 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
   const auto& sent = plan.backward.transfers;
   if (std::any_of(sent.begin(), sent.end(), is_sum_of_ring))
     return "sums of dQ that travel round a ring are not in the GPU executors yet";
+  if (plan.home.front().replica != kNoBuffer)
+    return "keys that every rank holds (kv_replicated) are not in the GPU executors yet";
+  if (adds_scaled_partials(plan.scenario.parallel))
+    return "partial results that are scaled by a gathered lse are not in the GPU executors yet";
   return std::nullopt;
 }
 

@@ -49,6 +49,7 @@ ForeignChoices choices_of(const std::optional<std::string>& order,
 void bind_scenario(nanobind::module_& module);
 void bind_judge(nanobind::module_& module);
 void bind_runs(nanobind::module_& module);
+void bind_schedules(nanobind::module_& module);
 void bind_pictures(nanobind::module_& module);
 
 }  // namespace cpscope::python

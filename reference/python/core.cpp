@@ -15,6 +15,7 @@
 #include "sim/scenario/foreign_keys.h"
 #include "sim/scenario/key_place.h"
 #include "sim/scenario/order_file.h"
+#include "sim/scenario/scenario_names.h"
 #include "sim/scenario/scenario_parts.h"
 
 #include <algorithm>
@@ -152,6 +153,18 @@ ScenarioBox with_order(const ScenarioBox& box, const std::string& order_text) {
     return made;
   });
   return take(std::move(ordered), kInput);
+}
+
+/// The same scenario with another communication type.
+ScenarioBox with_comm_type(ScenarioBox box, const std::string& name) {
+  std::string known;
+  for (const CommType type : kCommTypes) {
+    known += (known.empty() ? "" : ", ") + std::string(to_name(type));
+    if (name != to_name(type)) continue;
+    box.loaded.scenario.parallel.comm_type = type;
+    return box;
+  }
+  throw_input_error("no communication type has this name: " + name, known);
 }
 
 PlanBox make_checked_plan(const ScenarioBox& box) {
@@ -314,6 +327,7 @@ void bind_scenario(nb::module_& module) {
       .def("same_as", &is_same_question, "other"_a)
       .def("to_toml", [](const ScenarioBox& box) { return print_scenario(box.scenario()); })
       .def("with_order", &with_order, "order_text"_a)
+      .def("with_comm_type", &with_comm_type, "name"_a)
       .def("layout",
            [](const ScenarioBox& box) {
              return take(unlocked([&] { return lay_out(box); }), kScenario);
@@ -374,5 +388,6 @@ NB_MODULE(_core, module) {
   cpscope::python::bind_scenario(module);
   cpscope::python::bind_judge(module);
   cpscope::python::bind_runs(module);
+  cpscope::python::bind_schedules(module);
   cpscope::python::bind_pictures(module);
 }

@@ -61,8 +61,13 @@ Toolbox make_toolbox() {
 
 /// The document and text of `run`, and its record.
 std::tuple<std::string, std::string, RecordBox> run(
-    const ScenarioBox& box, const std::string& executor, bool poison, int64_t sample,
-    const std::vector<std::pair<std::string, double>>& budgets, bool keeps_items) {
+    ScenarioBox box, const std::string& executor, bool poison, int64_t sample,
+    const std::vector<std::pair<std::string, double>>& budgets, bool keeps_items,
+    const PlanBox* plan) {
+  if (plan != nullptr) {
+    box.loaded.scenario = plan->checked.plan().scenario;
+    box.loaded.plan = std::make_shared<const CheckedPlan>(plan->checked);
+  }
   CaseOptions options{.executor = executor,
                       .poison = poison,
                       .sample_rows = sample,
@@ -214,12 +219,13 @@ Documents diff(const RecordBox& a, const RecordBox& b, bool is_earned, double to
 // Predicted times.
 
 Documents timeline(const ScenarioBox& box, const std::string& cluster_name,
-                   const std::string& folder, const std::string& stack) {
+                   const std::string& folder, const std::string& stack, const PlanBox* given) {
   auto made = [&]() -> Result<Documents> {
     const nb::gil_scoped_release release;
     const Result<Cluster> cluster = load_cluster(cluster_name, folder);
     if (!cluster) return cluster.error();
-    const Result<CheckedPlan> checked = plan_scenario(box.loaded);
+    const Result<CheckedPlan> checked =
+        given != nullptr ? Result<CheckedPlan>(given->checked) : plan_scenario(box.loaded);
     if (!checked) return checked.error();
     const Plan& plan = checked.value().plan();
     const Result<Timeline> times = predict(plan, cluster.value(), {stack, true});
@@ -287,7 +293,7 @@ void bind_runs(nb::module_& module) {
           },
           "full"_a);
   module.def("run", &run, "scenario"_a, "executor"_a, "poison"_a, "sample"_a, "budgets"_a,
-             "items"_a);
+             "items"_a, "plan"_a.none());
   module.def("probe_executor", &probe_executor, "scenario"_a, "executor"_a);
   module.def("faults", &plant_faults, "names"_a);
   module.def("fault_list", [] { return print_json(catalogue_json()); });
@@ -295,7 +301,8 @@ void bind_runs(nb::module_& module) {
   module.def("make_record", &make_record_of, "arrays"_a, "scenario_text"_a, "plan_hash"_a,
              "executor"_a);
   module.def("diff", &diff, "a"_a, "b"_a, "earned"_a, "tolerance"_a);
-  module.def("timeline", &timeline, "scenario"_a, "cluster"_a, "folder"_a, "stack"_a);
+  module.def("timeline", &timeline, "scenario"_a, "cluster"_a, "folder"_a, "stack"_a,
+             "plan"_a.none());
   module.def("compare", &compare, "scenario"_a, "cluster"_a, "folder"_a, "stack"_a,
              "dispatch_chunks"_a);
 }

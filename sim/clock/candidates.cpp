@@ -35,7 +35,7 @@ std::vector<int32_t> a2a_sizes_of(const Scenario& scenario) {
   std::vector<int32_t> sizes;
   const int32_t ranks = scenario.parallel.cp_size;
   for (int32_t size = 2; size < ranks; ++size) {
-    if (ranks % size == 0 && scenario.attention.heads % size == 0) sizes.push_back(size);
+    if (ranks % size == 0 && size <= scenario.attention.heads) sizes.push_back(size);
   }
   return sizes;
 }
@@ -56,6 +56,9 @@ std::string name_of(const Parallel& parallel) {
   if (has_windows(parallel.comm_type)) name += fmt::format(", windows of {}", parallel.ring_window);
   if (has_ring_backward(parallel.comm_type) && parallel.ring_backward == RingBackward::q)
     name += ", queries back";
+  if (adds_scaled_partials(parallel)) name += " with reduce-scatter";
+  if (has_head_stages(parallel.comm_type) && parallel.heads_per_stage > 0)
+    name += fmt::format(" in stages of {}", parallel.heads_per_stage);
   name += fmt::format(", {}", to_name(parallel.layout));
   if (has_chunks(parallel.layout)) name += fmt::format(" {}", parallel.dispatch_chunk);
   if (parallel.layout == LayoutKind::striped && parallel.stripe != 1)
@@ -100,7 +103,7 @@ void fill(Candidate& candidate, const Plan& plan, const Timeline& timeline,
 }
 
 /// Sort key in the order of list_candidates; uses only the keys that the candidate's type reads.
-std::array<int64_t, 6> list_place(const Parallel& way) {
+std::array<int64_t, 7> list_place(const Parallel& way) {
   const auto index_in = [](const auto& all, auto value) {
     return static_cast<int64_t>(std::find(all.begin(), all.end(), value) - all.begin());
   };
@@ -111,7 +114,8 @@ std::array<int64_t, 6> list_place(const Parallel& way) {
           index_in(kLayouts, way.layout),
           has_chunks(way.layout) ? way.dispatch_chunk : 0,
           way.layout == LayoutKind::striped ? way.stripe : 0,
-          way.comm_type == CommType::group_cast ? static_cast<int64_t>(way.dispatch) : 0};
+          way.comm_type == CommType::group_cast ? static_cast<int64_t>(way.dispatch) : 0,
+          has_head_stages(way.comm_type) ? way.heads_per_stage : 0};
 }
 
 /// Only the first complaint: a table has one line for it.
@@ -140,9 +144,9 @@ void number_times(std::vector<Candidate>& candidates) {
 
 /// Sort key of candidates that are equal in all figures: the scenario's own one first, then the
 /// simplest layout, then the simplest communication.
-std::array<int64_t, 8> preference(const Candidate& candidate) {
+std::array<int64_t, 9> preference(const Candidate& candidate) {
   const Parallel& way = candidate.parallel;
-  const std::array<int64_t, 6> place = list_place(way);
+  const std::array<int64_t, 7> place = list_place(way);
   const bool has_usual_chunk =
       !has_chunks(way.layout) || way.dispatch_chunk == Parallel{}.dispatch_chunk;
   return {candidate.is_own ? 0 : 1,
@@ -152,7 +156,8 @@ std::array<int64_t, 8> preference(const Candidate& candidate) {
           place[4],
           place[0],
           place[1],
-          place[5]};
+          place[5],
+          place[6]};
 }
 
 /// Sort key of all candidates that are possible.
@@ -266,6 +271,7 @@ std::vector<Parallel> list_candidates(const Scenario& scenario,
         parallel.ring_backward = RingBackward::kv;
         parallel.layout = layout;
         parallel.dispatch = Dispatch::tokens;
+        parallel.heads_per_stage = 0;
         parallel.indices_file.clear();
         parallel.imported = {};
         if (layout != own.layout) parallel.stripe = 1;
@@ -289,6 +295,8 @@ bool is_same_way(const Parallel& a, const Parallel& b) {
          (a.comm_type != CommType::mesh || a.mesh_q == b.mesh_q) &&
          (!has_windows(a.comm_type) || a.ring_window == b.ring_window) &&
          (!has_ring_backward(a.comm_type) || a.ring_backward == b.ring_backward) &&
+         adds_scaled_partials(a) == adds_scaled_partials(b) &&
+         (!has_head_stages(a.comm_type) || a.heads_per_stage == b.heads_per_stage) &&
          (!has_chunks(a.layout) || a.dispatch_chunk == b.dispatch_chunk) &&
          (a.layout != LayoutKind::striped || a.stripe == b.stripe) &&
          (a.layout != LayoutKind::indices ||

@@ -1,6 +1,7 @@
 #include "sim/documents/json_text.h"
 
 #include "sim/plan/layout.h"
+#include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <cmath>
@@ -84,8 +85,6 @@ Json item_json(const Plan& plan, const ComputeItem& item) {
 }
 
 Json item_json(const Plan& plan, const TransferItem& item) {
-  constexpr const char* kLinks[] = {"self", "ring", "group", "direct", "outer_ring"};
-  static_assert(std::size(kLinks) == static_cast<size_t>(LinkClass::outer_ring) + 1);
   Json json{{"step", to_index(item.step)},
             {"src", to_index(item.src)},
             {"dst", to_index(item.dst)},
@@ -93,7 +92,7 @@ Json item_json(const Plan& plan, const TransferItem& item) {
             {"from", to_index(item.from)},
             {"to", to_index(item.to)},
             {"bytes", item.bytes},
-            {"link", kLinks[static_cast<size_t>(item.link)]},
+            {"link", to_name(item.link)},
             {"adds", item.landing == Landing::add}};
   json["heads"] = heads_json(item.heads);
   if (item.from_rows != kAllRows) json["from_rows"] = runs_json(plan.list(item.from_rows));
@@ -122,6 +121,13 @@ Json item_json(const Plan&, const FinishItem& item) {
   return {{"step", to_index(item.step)},
           {"rank", to_index(item.rank)},
           {"buffer", to_index(item.buffer)}};
+}
+
+Json checks_json(const std::vector<CheckResult>& checks) {
+  Json list = Json::array();
+  for (const CheckResult& check : checks)
+    list.push_back({{"name", check.name}, {"ok", check.ok}, {"detail", check.detail}});
+  return list;
 }
 
 template <class Items>
@@ -218,9 +224,29 @@ Json summary_json(const CheckedPlan& checked, const PlanSummary& summary) {
   json["bytes_small_by_rank"] = {{"forward", summary.forward_small_bytes},
                                  {"backward", summary.backward_small_bytes}};
   json["kv_bytes"] = {{"necessary", summary.kv_bytes_necessary}, {"moved", summary.kv_bytes_moved}};
-  json["checks"] = Json::array();
-  for (const CheckResult& check : checked.checks())
-    json["checks"].push_back({{"name", check.name}, {"ok", check.ok}, {"detail", check.detail}});
+  json["checks"] = checks_json(checked.checks());
+  return json;
+}
+
+Json check_json(const Plan& plan, const std::vector<CheckResult>& checks) {
+  const auto broken = std::find_if(checks.begin(), checks.end(),
+                                   [](const CheckResult& check) { return !check.ok; });
+  Json json{{"schema", 1},
+            {"passed", broken == checks.end()},
+            {"plan_hash", to_hex(plan.hash)},
+            {"items", plan.forward.num_items() + plan.backward.num_items()}};
+  json["checks"] = checks_json(checks);
+  if (broken == checks.end()) return json;
+  json["broken"] = {{"check", broken->name}, {"detail", broken->detail}};
+  if (broken->item) {
+    visit_item(plan, *broken->item, [&](const auto& item) {
+      json["broken"]["pass"] = to_name(broken->item->direction);
+      json["broken"]["step"] = to_index(item.step);
+      json["broken"]["rank"] = to_index(rank_of(item));
+      json["broken"]["kind"] = to_name(broken->item->kind);
+      json["broken"]["item"] = broken->item->index;
+    });
+  }
   return json;
 }
 

@@ -23,6 +23,10 @@ Json grade_json(const Grade& grade, const std::string& executor, uint64_t plan_h
 
 /// Writes the whole plan item by item, so that a plan of a million items needs no second copy in
 /// memory.
+/// {"schema", "passed", "plan_hash", "items", "checks"} and, of a plan that is wrong, "broken": the
+/// check, its words and, where one item breaks it, pass, step, rank, kind and item.
+Json check_json(const Plan& plan, const std::vector<CheckResult>& checks);
+
 void write_plan_json(const CheckedPlan& checked, const PlanSummary& summary, std::ostream& out);
 
 }  // namespace cpscope

@@ -38,8 +38,7 @@ struct BlindScenario {
 struct Fault {
   std::string name;
   std::string field_class;  // number in the field's catalogue, D<n>: TransformerEngine's defects,
-                            // or M<n>: schedules in which queries move, or
-                            // rings have windows
+                            // or M<n>: schedules of papers
   FaultPlace place{};
   Detector detector{};
   std::string source;    // repo#number, or the paper

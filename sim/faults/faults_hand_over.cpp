@@ -145,6 +145,21 @@ std::optional<PlantedFault> plant_following_positions(const Plan& healthy) {
                          "positions of the second chunk go on where the first chunk ended");
 }
 
+/// UPipe's stages with the heads in natural order: stage s of rank r takes query head s * P + r and
+/// the KV head that the rank holds then.
+std::optional<PlantedFault> plant_stages_in_natural_order(const Plan& healthy) {
+  const Attention& attention = healthy.scenario.attention;
+  const int32_t ranks = healthy.layout.cp_size;
+  const bool is_possible = healthy.scenario.parallel.heads_per_stage == 1 &&
+                           attention.heads % ranks == 0 && attention.kv_heads % ranks == 0;
+  if (!is_possible || attention.heads == ranks || ranks == 1) return std::nullopt;
+  return PlantedFault{.site = input_site(RankId{0}),
+                      .what =
+                          "a stage takes the next query heads, of which most read another KV "
+                          "head than the rank holds",
+                      .mistake = plant_mistake(Mistake::heads_in_stage_order, {})};
+}
+
 }  // namespace
 
 std::vector<Fault> hand_over_faults() {
@@ -205,6 +220,21 @@ std::vector<Fault> hand_over_faults() {
        .blind = BlindScenario{scenario_text({.batch = "lengths = [64, 32, 96]"}),
                               "the lengths fit both sizes"},
        .plant = plant_cached_packing},
+      {.name = "stages_take_heads_in_natural_order",
+       .field_class = "M7",
+       .place = FaultPlace::inputs,
+       .detector = Detector::head,
+       .source = "arXiv:2602.21196, untied-ulysses@e465aa8",
+       .wild = "Stages take query heads and KV heads in the order of their numbers. A model that "
+               "was trained so pairs them as it likes; of another one with 32 query and 8 KV heads "
+               "on 8 ranks, 28 heads read a wrong KV head.",
+       .scenario =
+           scenario_text({.parallel = "cp_size = 2\ncp_comm_type = \"a2a\"\nheads_per_stage = 1"}),
+       .blind = BlindScenario{scenario_text({.parallel = "cp_size = 4\ncp_comm_type = "
+                                                         "\"a2a\"\nheads_per_stage = 1",
+                                             .heads = "heads = 4\nkv_heads = 4\nhead_dim = 8"}),
+                              "each rank holds one head"},
+       .plant = plant_stages_in_natural_order},
       {.name = "rope_with_local_positions",
        .field_class = "20",
        .place = FaultPlace::inputs,

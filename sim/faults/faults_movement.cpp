@@ -183,6 +183,32 @@ std::optional<PlantedFault> plant_copies_counted(const Plan& healthy) {
                       .plan = std::move(plan)};
 }
 
+/// The keys that every rank holds are taken for shards: each rank merges its result with them once
+/// for every rank.
+std::optional<PlantedFault> plant_replicas_counted(const Plan& healthy) {
+  std::set<BufferId> of_replicas;
+  for (const ComputeItem& item : healthy.forward.computes) {
+    if (item.num_slices > 0 && item.kv == healthy.home[item.rank].replica)
+      of_replicas.insert(item.out);
+  }
+  Plan plan = healthy;
+  std::optional<int64_t> first;
+  for (int64_t i = std::ssize(plan.forward.merges); i-- > 0;) {
+    if (!of_replicas.contains(plan.forward.merges[static_cast<size_t>(i)].partial)) continue;
+    first = i;
+    for (int32_t copy = 1; copy < healthy.layout.cp_size; ++copy) {
+      repeat_item(plan.forward, plan.forward.merges, StageKind::merge, i);
+      MergeItem& repeated = plan.forward.merges[static_cast<size_t>(i) + 1];
+      repeated.order = std::max(repeated.order, 1);
+    }
+  }
+  if (!first || healthy.layout.cp_size == 1) return std::nullopt;
+  const MergeItem& item = healthy.forward.merges[static_cast<size_t>(*first)];
+  return PlantedFault{.site = forward_site(StageKind::merge, item.rank, item.step, *first),
+                      .what = "keys that every rank holds are counted once for each rank",
+                      .plan = std::move(plan)};
+}
+
 /// The last forward transfer of K and V from rank 0 to rank 1: the one that a byte count names
 /// first.
 std::optional<FaultSite> first_kv_transfer(const Plan& plan) {
@@ -408,6 +434,19 @@ std::vector<Fault> movement_faults() {
                                              .parallel = "cp_size = 1"}),
                               "there is one copy"},
        .plant = plant_copies_counted},
+      {.name = "replicated_keys_counted_by_every_rank",
+       .field_class = "M8",
+       .place = FaultPlace::plan,
+       .detector = Detector::count,
+       .source = "sgl-project/sglang, diffusion under sequence parallelism, 2026-08",
+       .wild = "Tokens of the prompt were on every rank and went round the ring as if they were "
+               "shards; every rank counted them again (SSIM 0.894).",
+       .scenario = scenario_text({.attention = "attn_mask_type = \"no_mask\"",
+                                  .parallel = "cp_size = 4\nkv_replicated = 8"}),
+       .blind = BlindScenario{scenario_text({.attention = "attn_mask_type = \"no_mask\"",
+                                             .parallel = "cp_size = 1\nkv_replicated = 8"}),
+                              "there is one copy"},
+       .plant = plant_replicas_counted},
       {.name = "heads_left_to_nobody",
        .field_class = "26",
        .place = FaultPlace::plan,

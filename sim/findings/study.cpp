@@ -197,7 +197,8 @@ void study_failure(Toolbox& toolbox, const LoadedScenario& loaded, const CaseOpt
           : "the executor does not show what its items wrote";
 }
 
-void add_probes(Toolbox& toolbox, const Scenario& scenario, CaseFindings& findings) {
+void add_probes(Toolbox& toolbox, const LoadedScenario& loaded, CaseFindings& findings) {
+  const Scenario& scenario = loaded.scenario;
   const auto say = [&](std::string why) {
     findings.blind.push_back("the probes were not run: " + std::move(why));
   };
@@ -210,11 +211,13 @@ void add_probes(Toolbox& toolbox, const Scenario& scenario, CaseFindings& findin
     pairs += static_cast<double>(slot.q_valid) * static_cast<double>(slot.kv_valid);
   if (pairs * scenario.attention.heads > kMostProbedPairs)
     return say("the batch is long; `cpscope probe` asks them alone");
-  const Result<CheckedPlan> plan = plan_scenario(probe_scenario(scenario));
+  const PlanVariant plan_for = variants_of(loaded);
+  const Result<CheckedPlan> plan = plan_for(probe_scenario(scenario));
   if (!plan) return say(to_text(plan.error()));
   if (const auto error = probe_obstacle(plan.value(), *executor.value()))
     return say(to_text(*error));
-  Result<ProbeReport> report = run_probes(scenario, *executor.value(), toolbox.oracle.witness, {});
+  Result<ProbeReport> report =
+      run_probes(scenario, plan_for, *executor.value(), toolbox.oracle.witness, {});
   if (!report) return say(to_text(report.error()));
   findings.probe = std::move(report).value();
 }

@@ -16,7 +16,7 @@ void study_failure(Toolbox& toolbox, const LoadedScenario& loaded, const CaseOpt
 inline constexpr int kMostStudied = 20;
 
 /// Asks the probes too, as far as that takes seconds; else a sentence says that nobody asked.
-void add_probes(Toolbox& toolbox, const Scenario& scenario, CaseFindings& findings);
+void add_probes(Toolbox& toolbox, const LoadedScenario& loaded, CaseFindings& findings);
 
 /// The rows that are furthest off, by what they may err, furthest first. Needs the row budgets of
 /// the grade.

@@ -20,8 +20,8 @@ inline std::array<BufferId, 2> buffers_of(const MergeItem& item) {
   return {item.partial, item.into};
 }
 inline std::array<BufferId, 1> buffers_of(const FinishItem& item) { return {item.buffer}; }
-inline std::array<BufferId, 7> buffers_of(const HomeBuffers& home) {
-  return {home.q, home.kv, home.out, home.d_out, home.dq, home.dkv, home.stats};
+inline std::array<BufferId, 8> buffers_of(const HomeBuffers& home) {
+  return {home.q, home.kv, home.out, home.d_out, home.dq, home.dkv, home.stats, home.replica};
 }
 
 /// Calls visit(id) for every buffer that an item, or a rank's home, has.

@@ -63,6 +63,7 @@ void mix_pass(const Pass& pass, Mixer& mixer) {
 }  // namespace
 
 BufferKind kind_of(Payload payload) {
+  if (payload == Payload::lse) return BufferKind::stats;
   return payload == Payload::partial ? BufferKind::out : static_cast<BufferKind>(payload);
 }
 
@@ -94,9 +95,8 @@ Dtype wire_dtype(const TransferItem& item, const Numerics& numerics) {
 
 int64_t small_bytes(const TransferItem& item, int64_t rows, const Numerics& numerics) {
   if (item.src == item.dst) return 0;
-  const int64_t values = item.payload == Payload::partial ? 1
-                         : item.payload == Payload::stats ? 2
-                                                          : 0;
+  const bool is_one = item.payload == Payload::partial || item.payload == Payload::lse;
+  const int64_t values = is_one ? 1 : item.payload == Payload::stats ? 2 : 0;
   return rows * item.heads.size() * values * (numerics.dtype == Dtype::fp64 ? 8 : 4);
 }
 
@@ -105,7 +105,7 @@ int64_t wire_bytes(const Plan& plan, const TransferItem& item) {
   const Numerics& numerics = plan.scenario.numerics;
   const int64_t rows = plan.rows_of(item);
   const int64_t row_elements =
-      item.heads.size() * lanes_of(plan.buffer(item.from).kind, plan.scenario.attention);
+      item.heads.size() * lanes_of(plan.buffer(item.to).kind, plan.scenario.attention);
   return rows * row_elements * element_bytes(wire_dtype(item, numerics)) +
          small_bytes(item, rows, numerics);
 }
@@ -141,11 +141,19 @@ std::string_view to_name(BufferRole value) {
   constexpr std::string_view kNames[] = {"home",    "ring_a",     "ring_b",         "outer_a",
                                          "outer_b", "rank_order", "sequence_order", "received",
                                          "moved",   "partial"};
+  static_assert(std::size(kNames) == static_cast<size_t>(BufferRole::partial) + 1);
   return kNames[static_cast<size_t>(value)];
 }
 
 std::string_view to_name(Payload value) {
+  if (value == Payload::lse) return "lse";
   return value == Payload::partial ? "partial" : to_name(kind_of(value));
+}
+
+std::string_view to_name(LinkClass value) {
+  constexpr std::string_view kNames[] = {"self", "ring", "group", "direct", "outer_ring"};
+  static_assert(std::size(kNames) == static_cast<size_t>(LinkClass::outer_ring) + 1);
+  return kNames[static_cast<size_t>(value)];
 }
 
 std::string_view to_name(StageKind value) {

@@ -35,19 +35,23 @@ enum class BufferRole : uint8_t {
   rank_order,      // rows of several ranks, one rank after another
   sequence_order,  // the same rows by ascending token id
   received,        // rows of another rank, or its partial results for this rank's rows
-  moved,           // query-side rows that this rank computes for others
+  moved,           // query-side rows that this rank computes for others, heads of its own rows that
+                   // it computes in a stage, or its own keys without those that every rank holds
   partial          // one compute item's result before it is merged
 };
 
 /// The content of a transfer. partial: o and lse of rows that are not finished; they are merged by
-/// the owner of the rows.
-enum class Payload : uint8_t { q, kv, out, d_out, dq, dkv, stats, partial };
+/// the owner of the rows. lse: that of results that are not finished, without their o; it lands in
+/// a stats buffer.
+enum class Payload : uint8_t { q, kv, out, d_out, dq, dkv, stats, partial, lse };
 
 /// The kind of wire that a transfer uses. `self` stays on the rank and costs nothing on the wire.
 /// outer_ring: between the windows of a double ring, while the inner rings go on.
 enum class LinkClass : uint8_t { self, ring, group, direct, outer_ring };
 
-/// Write mode: rows replace the old content, or are added to it (dKV shares of several ranks).
+/// Write mode: rows replace the old content, or are added to it (dKV shares of several ranks; out,
+/// after each rank has scaled its results by the lse of all; the lse is then that of the rank's own
+/// addend).
 enum class Landing : uint8_t { replace, add };
 
 enum class StageKind : uint8_t { transfer, reorder, compute, merge, finish };
@@ -113,7 +117,9 @@ struct ReorderItem {
 };
 
 /// Adds a partial to an accumulator: (o, lse) by log-sum-exp, gradients by sum. `order` counts the
-/// merges into one accumulator. A partial that was sent by another rank may hold only some rows.
+/// merges into one accumulator; the first empties it before. A partial may hold only some of the
+/// accumulator's heads, and one that was sent by another rank only some rows. If only its lse was
+/// sent (stats), the accumulator's o is scaled to the lse of both.
 struct MergeItem {
   StepId step{};
   RankId rank{};
@@ -158,6 +164,9 @@ struct Pass {
 /// The buffers of one rank that hold its inputs and answers in local order.
 struct HomeBuffers {
   BufferId q{}, kv{}, out{}, d_out = kNoBuffer, dq = kNoBuffer, dkv = kNoBuffer;
+  /// K and V of the keys that every rank holds (kv_replicated), all heads, if there are any. Loaded
+  /// like home.kv, which holds those of them that the rank owns once more.
+  BufferId replica = kNoBuffer;
   /// Only where queries move in the backward. Complete when it begins: lse and delta follow from
   /// out and d_out.
   BufferId stats = kNoBuffer;
@@ -205,9 +214,10 @@ struct Plan {
   }
 };
 
-inline constexpr size_t kPayloads = static_cast<size_t>(Payload::partial) + 1;
+inline constexpr size_t kPayloads = static_cast<size_t>(Payload::lse) + 1;
 
-/// The kind of the buffers that a payload goes from and to.
+/// The kind of the buffers that a payload goes to; of those that it comes from too, except that an
+/// lse comes from out.
 BufferKind kind_of(Payload payload);
 
 /// KV heads that the query heads read (query head h reads KV head h * kv_heads / heads).
@@ -236,5 +246,6 @@ std::string_view to_name(BufferKind value);
 std::string_view to_name(BufferRole value);
 std::string_view to_name(Payload value);
 std::string_view to_name(StageKind value);
+std::string_view to_name(LinkClass value);
 
 }  // namespace cpscope

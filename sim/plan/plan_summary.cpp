@@ -92,10 +92,27 @@ int64_t count_inside(const TokenRun& run, const KeyRange& range) {
   return index_of(range.end) - index_of(range.begin);
 }
 
+/// The keys that a rank owns, and those that every rank holds.
+std::vector<TokenRun> keys_held(const Plan& plan, RankId rank) {
+  const auto own = plan.list(plan.kv_lists[rank]);
+  std::vector<TokenRun> held(own.begin(), own.end());
+  const BufferId replica = plan.home[rank].replica;
+  if (replica == kNoBuffer) return held;
+  const std::vector<int64_t> owned = expand(own);
+  std::vector<int64_t> others = expand(plan.list(plan.buffer(replica).tokens));
+  std::vector<int64_t> sorted = owned;
+  std::sort(sorted.begin(), sorted.end());
+  std::erase_if(others, [&](int64_t token) {
+    return std::binary_search(sorted.begin(), sorted.end(), token);
+  });
+  for (const TokenRun& run : runs_of(others)) held.push_back(run);
+  return held;
+}
+
 int64_t remote_keys(const Plan& plan, const std::vector<KeyRange>& seen, RankId rank) {
   int64_t remote = 0;
   for (const KeyRange& range : seen) remote += range.end - range.begin;
-  for (const TokenRun& run : plan.list(plan.kv_lists[rank])) {
+  for (const TokenRun& run : keys_held(plan, rank)) {
     auto range = std::partition_point(seen.begin(), seen.end(),
                                       [&](const KeyRange& r) { return r.end <= run.begin; });
     for (; range != seen.end() && range->begin < run.end; ++range)

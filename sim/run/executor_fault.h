@@ -17,6 +17,7 @@ enum class Mistake {
   heads_transposed,        // a rank's queries land [head, row] where [row, head] is read
   first_kv_head_for_all,   // every rank gets KV head 0
   kv_head_modulo,          // query head h reads KV head h mod kv_heads
+  heads_in_stage_order,    // stage s of rank r takes query head s*P + r, whose KV head it lacks
   rows_not_cleared,        // rows of out that no tile writes keep the old memory
   lse_not_cleared,         // the same for lse
   cleared_by_product,      // rows that see nothing are cleared by out * 0

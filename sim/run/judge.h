@@ -55,6 +55,8 @@ struct Hops {
       1;                         // running sums are rounded after so many shares, those of a window
   bool sends_shares = true;      // false: shares stay on their rank, and are not rounded
   bool rounds_partials = false;  // every partial out is rounded to the dtype before it is merged
+  bool adds_in_dtype = false;    // partial outs are scaled by the lse of all, rounded to the dtype,
+                                 // and added in it
   bool rounds_dq = false;        // every partial dq is rounded to the dtype before it is added
   bool rounds_dq_sum = false;    // the sum of partial dq is sent on, and rounded as that of shares
 };

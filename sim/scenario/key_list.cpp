@@ -122,6 +122,17 @@ constexpr KeyNote kKeyNotes[] = {
     {"parallel", "ring_backward", "\"kv\"",
      "p2p, double_ring: in the backward keys and values travel, with dk and dv (kv); or queries, "
      "d_out and statistics do, with dq, and keys and values stay (q, BurstAttention)"},
+    {"parallel", "combine", "\"all_to_all\"",
+     "gather_q: partial results go to the owners of the queries, who merge them; or every rank "
+     "gathers all lse, scales its results, and the owners add them in the dtype (reduce_scatter)"},
+    {"parallel", "heads_per_stage", "0",
+     "a2a: query heads of a rank that are exchanged and computed at a time (UPipe); all_gather: KV "
+     "heads that are gathered at a time; 0: all"},
+    {"parallel", "kv_replicated", "0",
+     "p2p, a2a, a2a+p2p, all_gather: as many of the first valid keys of each sequence are on every "
+     "rank (text of joint attention, a shared prefix) and do not travel; their dk and dv are "
+     "summed "
+     "on the rank that owns them"},
     {"numerics", "dtype", "\"bf16\"", "of inputs and answers"},
     {"numerics", "backward", "true", "computes gradients too"},
     {"numerics", "seed", "1", "of the inputs"},

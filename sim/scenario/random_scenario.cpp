@@ -115,11 +115,10 @@ void roll_parallel(Dice& dice, const RandomSpace& space, Parallel& parallel,
   parallel.backward_kv = dice.pick({BackwardKv::refetch, BackwardKv::saved});
   // Most draws should be possible: adapt the rank count to the number of heads.
   if (parallel.comm_type == CommType::a2a) {
-    while (attention.heads % parallel.cp_size != 0) --parallel.cp_size;
+    parallel.cp_size = std::min(parallel.cp_size, attention.heads);
   }
   if (parallel.comm_type == CommType::a2a_p2p) {
-    parallel.a2a_size = dice.pick({1, 2, 3});
-    while (attention.heads % parallel.a2a_size != 0) --parallel.a2a_size;
+    parallel.a2a_size = std::min(dice.pick({1, 2, 3}), attention.heads);
     parallel.cp_size = parallel.a2a_size * dice.pick({1, 2, 3});
   }
 }
@@ -217,7 +216,18 @@ void roll_rotation_and_slots(uint64_t seed, Scenario& scenario) {
   batch.kv_slots = find_default_slots(batch, batch.kv_lengths);
 }
 
-void roll_moving_queries(uint64_t seed, int32_t heads, Parallel& parallel) {
+/// Draws of its own, for the same reason.
+void roll_stages(uint64_t seed, const RandomSpace& space, Parallel& parallel) {
+  Dice dice(seed ^ 0x57a6e5);
+  if (has_head_stages(parallel.comm_type) && dice.chance(40))
+    parallel.heads_per_stage = static_cast<int32_t>(dice.between(1, 3));
+  if (space.for_walker && may_replicate_keys(parallel.comm_type) &&
+      parallel.ring_backward == RingBackward::kv && dice.chance(50))
+    parallel.kv_replicated = dice.between(1, 9);
+}
+
+void roll_moving_queries(uint64_t seed, const RandomSpace& space, int32_t heads,
+                         Parallel& parallel) {
   Dice dice(seed ^ 0x9a55e5);
   parallel.comm_type = dice.pick({CommType::pass_q, CommType::token_ring, CommType::helper_ring,
                                   CommType::mesh, CommType::gather_q, CommType::double_ring,
@@ -229,7 +239,7 @@ void roll_moving_queries(uint64_t seed, int32_t heads, Parallel& parallel) {
   int32_t positions = parallel.cp_size;
   if (parallel.comm_type == CommType::a2a_double_ring) {
     parallel.a2a_size = dice.pick({1, 2, 3});
-    while (heads % parallel.a2a_size != 0 || parallel.cp_size % parallel.a2a_size != 0)
+    while (parallel.a2a_size > heads || parallel.cp_size % parallel.a2a_size != 0)
       --parallel.a2a_size;
     positions /= parallel.a2a_size;
   }
@@ -237,6 +247,8 @@ void roll_moving_queries(uint64_t seed, int32_t heads, Parallel& parallel) {
   parallel.partial_wire = dice.pick({WireFormat::dtype, WireFormat::fp32});
   parallel.mesh_q = dice.pick({1, 2, 3, parallel.cp_size});
   while (parallel.cp_size % parallel.mesh_q != 0) --parallel.mesh_q;
+  if (space.for_walker)
+    parallel.combine = dice.pick({Combine::all_to_all, Combine::reduce_scatter});
 }
 
 /// Draws of its own, for the same reason.
@@ -275,7 +287,9 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   if (dice.chance(12)) roll_imported_order(dice, scenario.batch, scenario.parallel);
   if (space.is_wide && scenario.parallel.layout == LayoutKind::lpt && dice.chance(40))
     scenario.parallel.layout = LayoutKind::lpt_local;
-  if (space.moves_queries) roll_moving_queries(seed, scenario.attention.heads, scenario.parallel);
+  if (space.moves_queries)
+    roll_moving_queries(seed, space, scenario.attention.heads, scenario.parallel);
+  roll_stages(seed, space, scenario.parallel);
   return scenario;
 }
 

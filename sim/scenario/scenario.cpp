@@ -169,6 +169,9 @@ std::string_view to_name(WireFormat value) { return value == WireFormat::dtype ?
 std::string_view to_name(DkvHops value) { return value == DkvHops::home ? "home" : "ring"; }
 
 std::string_view to_name(RingBackward value) { return value == RingBackward::kv ? "kv" : "q"; }
+std::string_view to_name(Combine value) {
+  return value == Combine::all_to_all ? "all_to_all" : "reduce_scatter";
+}
 
 std::string_view to_name(Accumulate value) { return value == Accumulate::fp32 ? "fp32" : "dtype"; }
 
@@ -211,6 +214,19 @@ bool sends_queries_backward(const Scenario& scenario) {
   const bool is_ring_of_queries =
       has_ring_backward(parallel.comm_type) && parallel.ring_backward == RingBackward::q;
   return scenario.numerics.backward && (sends_partials(parallel.comm_type) || is_ring_of_queries);
+}
+
+bool adds_scaled_partials(const Parallel& parallel) {
+  return parallel.comm_type == CommType::gather_q && parallel.combine == Combine::reduce_scatter;
+}
+
+bool may_replicate_keys(CommType type) {
+  return type == CommType::p2p || type == CommType::a2a || type == CommType::a2a_p2p ||
+         type == CommType::all_gather;
+}
+
+bool has_head_stages(CommType type) {
+  return type == CommType::a2a || type == CommType::all_gather;
 }
 
 int64_t element_bytes(Dtype dtype) {

@@ -52,6 +52,7 @@ enum class Dtype { bf16, fp16, fp32, fp64 };
 enum class WireFormat { dtype, fp32 };
 enum class DkvHops { home, ring };
 enum class RingBackward { kv, q };
+enum class Combine { all_to_all, reduce_scatter };
 enum class Accumulate { fp32, dtype };
 
 /// Rows [q0, q1) see columns [k0, k1) as `type` says; ids count valid tokens through the batch
@@ -178,6 +179,10 @@ struct Parallel {
   int32_t mesh_q = 2;                             // mesh: query chunks of a tile
   int32_t ring_window = 2;                        // double rings: consecutive positions of a window
   RingBackward ring_backward = RingBackward::kv;  // p2p, double_ring: what travels in the backward
+  Combine combine = Combine::all_to_all;          // gather_q: how partial results come together
+  int32_t heads_per_stage = 0;  // a2a: query heads of a rank in a stage; all_gather: KV heads of a
+                                // stage; 0 = all at once
+  int64_t kv_replicated = 0;    // the first valid keys of each sequence that every rank holds
 
   friend bool operator==(const Parallel&, const Parallel&) = default;
 };
@@ -226,6 +231,7 @@ std::string_view to_name(Dtype value);
 std::string_view to_name(WireFormat value);
 std::string_view to_name(DkvHops value);
 std::string_view to_name(RingBackward value);
+std::string_view to_name(Combine value);
 std::string_view to_name(Accumulate value);
 
 /// The mask for readers: its type, and the window and the chunk that cut it further:
@@ -246,6 +252,13 @@ bool has_ring_backward(CommType type);
 /// True where other ranks compute with a rank's queries in the backward, from its d_out and
 /// statistics.
 bool sends_queries_backward(const Scenario& scenario);
+/// True where every rank scales its partial results by the lse of all ranks, and the owners of the
+/// rows only add them.
+bool adds_scaled_partials(const Parallel& parallel);
+/// True where keys that every rank holds (kv_replicated) can be planned.
+bool may_replicate_keys(CommType type);
+/// True where heads may be exchanged or gathered in stages (heads_per_stage).
+bool has_head_stages(CommType type);
 
 /// The dtype of dK/dV partials on the wire, by numerics.dkv_wire; with dtype fp64 always fp64.
 Dtype dkv_wire_dtype(const Numerics& numerics);

@@ -4,11 +4,14 @@
 #include "sim/scenario/scenario.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace cpscope {
+
+class CheckedPlan;
 
 /// A scenario as loaded, with its source text and warnings for the user (one sentence each, for
 /// stderr).
@@ -18,12 +21,14 @@ struct LoadedScenario {
   std::string path;  // as given by the caller
   std::vector<std::string>
       warnings;  // e.g. "a2a_size does not apply to cp_comm_type p2p and is unused"
+  std::shared_ptr<const CheckedPlan> plan = nullptr;  // of a plan document: proved
 };
 
 /// Where the text of a scenario comes from.
 enum class ScenarioOrigin : uint8_t {
   file,
-  plan_document  // cp_comm_type may be custom: the document holds the schedule
+  plan_document  // cp_comm_type may be custom; what a generator or a file has made stands beside
+                 // its name (lengths, slices) or elsewhere in the document, and no file is read
 };
 
 /// Parses and validates TOML text. `path` names the file in errors and anchors relative file names.

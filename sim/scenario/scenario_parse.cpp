@@ -66,6 +66,9 @@ void read_parallel(const TableReader& table, ScenarioOrigin origin, Parallel& pa
   const auto ring_window = table.integer("ring_window", 1, kMaxRanks);
   take_value(ring_window, parallel.ring_window);
   take_value(table.choice<RingBackward>("ring_backward", kRingBackwards), parallel.ring_backward);
+  take_value(table.choice<Combine>("combine", kCombines), parallel.combine);
+  take_value(table.integer("heads_per_stage", 0, kMaxHeads), parallel.heads_per_stage);
+  take_value(table.integer("kv_replicated", 0, kMaxTokens), parallel.kv_replicated);
 
   const auto require_divisor = [&](bool applies, std::string_view key, bool was_read, int32_t value,
                                    std::string_view of, int32_t divided, std::string_view meaning) {
@@ -190,7 +193,7 @@ void read_positions(const TableReader& table, const std::string& base_dir, Batch
   batch.kv_positions = std::move(positions.value().kv);
 }
 
-ScenarioTables open_tables(const TomlValue& root, Complaints& complaints,
+ScenarioTables open_tables(const TomlValue& root, Complaints& complaints, ScenarioOrigin origin,
                            std::vector<ReadKey>* log) {
   const auto open = [&](std::string_view name, std::span<const std::string_view> keys) {
     return TableReader(root.member(name), std::string(name), keys, complaints, log);
@@ -207,7 +210,8 @@ ScenarioTables open_tables(const TomlValue& root, Complaints& complaints,
           open("batch", kBatchKeys),
           TableReader(generator, "batch.generator", kGeneratorKeys, complaints, log),
           open("parallel", kParallelKeys),
-          open("numerics", kNumericsKeys)};
+          open("numerics", kNumericsKeys),
+          origin};
 }
 
 }  // namespace
@@ -261,7 +265,7 @@ Result<LoadedScenario> parse_logged(std::string_view text, const std::string& pa
 
   Complaints complaints(path);
   const std::string base_dir = find_folder(path);
-  const ScenarioTables tables = open_tables(document.value().root(), complaints, log);
+  const ScenarioTables tables = open_tables(document.value().root(), complaints, origin, log);
   Scenario scenario;
   check_unknown_keys(tables);
   read_top(tables.top, scenario);
@@ -275,20 +279,21 @@ Result<LoadedScenario> parse_logged(std::string_view text, const std::string& pa
   const bool has_batch = !scenario.batch.lengths.empty();
   const bool uses_slices = scenario.attention.mask_type == MaskType::slices;
   const Batch* const batch = has_batch && uses_slices ? &scenario.batch : nullptr;
-  read_slices(tables.attention, batch, scenario.attention);
+  read_slices(tables, batch, scenario.attention);
   read_mask(tables, base_dir, batch, scenario.attention);
-  const bool uses_order = scenario.parallel.layout == LayoutKind::indices;
+  const bool reads_files = !tables.is_plan_document();
+  const bool uses_order = reads_files && scenario.parallel.layout == LayoutKind::indices;
   if (has_batch && uses_order && scenario.parallel.cp_size > 0 &&
       !scenario.parallel.indices_file.empty()) {
     read_order(tables.parallel, base_dir, scenario.batch, scenario.parallel);
   }
 
-  if (has_batch && !scenario.batch.positions_file.empty())
+  if (has_batch && reads_files && !scenario.batch.positions_file.empty())
     read_positions(tables.batch, base_dir, scenario.batch);
 
   if (complaints.count() > 0) return complaints.to_error();
   std::vector<std::string> warnings = list_unused_keys(tables, scenario);
-  return LoadedScenario{std::move(scenario), std::string(text), path, std::move(warnings)};
+  return LoadedScenario{std::move(scenario), std::string(text), path, std::move(warnings), nullptr};
 }
 
 }  // namespace

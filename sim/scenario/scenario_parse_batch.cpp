@@ -81,8 +81,8 @@ Lengths round_slots(Lengths sizes, int64_t multiple) {
 /// Turns a request into lengths and slots; every rule that is broken is a complaint.
 class BatchBuilder {
  public:
-  BatchBuilder(const TableReader& table, const BatchRequest& request, Batch& batch)
-      : table_(table), request_(request), batch_(batch) {}
+  BatchBuilder(const ScenarioTables& tables, const BatchRequest& request, Batch& batch)
+      : tables_(tables), table_(tables.batch), request_(request), batch_(batch) {}
 
   void build(const std::string& base_dir);
 
@@ -107,6 +107,7 @@ class BatchBuilder {
     return false;
   }
 
+  const ScenarioTables& tables_;
   const TableReader& table_;
   const BatchRequest& request_;
   Batch& batch_;
@@ -143,10 +144,18 @@ bool BatchBuilder::repeat_seqlen() {
 }
 
 bool BatchBuilder::fill_lengths(const std::string& base_dir) {
-  if (request_.lengths && request_.generator) {
+  const bool is_made = request_.lengths && request_.generator && tables_.is_plan_document();
+  if (request_.lengths && request_.generator && !is_made) {
     return fail("generator", "is given next to lengths: a table", "give one of the two");
   }
-  if (request_.generator) {
+  if (is_made) {
+    batch_.lengths = *request_.lengths;
+    batch_.generator = request_.generator;
+  } else if (tables_.is_plan_document() && request_.generator &&
+             !request_.generator->file.empty()) {
+    return fail("generator", "reads a file, whose lengths a plan document must hold: a table",
+                "give lengths next to it");
+  } else if (request_.generator) {
     Result<Lengths> lengths = generate_lengths(*request_.generator, base_dir);
     if (!lengths) {
       table_.complaints().add_all(lengths.error(), table_.place("generator"));
@@ -294,7 +303,7 @@ void read_batch(const ScenarioTables& tables, const std::string& base_dir, Batch
   const bool is_readable = tables.batch.complaints().count() == complaints_before;
   const bool has_wrong_generator = tables.batch.has("generator") && !tables.generator.is_table();
   if (!is_readable || has_wrong_generator || !tables.batch.is_table()) return;
-  BatchBuilder(tables.batch, request, batch).build(base_dir);
+  BatchBuilder(tables, request, batch).build(base_dir);
 }
 
 }  // namespace cpscope

@@ -264,7 +264,8 @@ void drop_unused(MaskGenerator& mask) {
 void read_mask(const ScenarioTables& tables, const std::string& base_dir, const Batch* batch,
                Attention& attention) {
   if (!tables.attention.has("mask") || !tables.mask.is_table()) return;
-  if (tables.attention.has("slices")) {
+  const bool has_slices = tables.attention.has("slices");
+  if (has_slices && !tables.is_plan_document()) {
     tables.attention.complain("mask", "is given next to slices: a table", "give one of the two");
     return;
   }
@@ -272,6 +273,14 @@ void read_mask(const ScenarioTables& tables, const std::string& base_dir, const 
   std::optional<MaskGenerator> mask = reader.read();
   if (!mask || batch == nullptr || !reader.fits(*mask)) return;
   drop_unused(*mask);
+  if (has_slices) {
+    attention.generator = std::move(mask);
+    return;
+  }
+  if (tables.is_plan_document() && !mask->file.empty()) {
+    tables.attention.require("slices", "a plan document holds the slices of a mask file");
+    return;
+  }
   Result<std::vector<MaskSlice>> slices = make_slices(*mask, base_dir, *batch);
   if (!slices) {
     const std::string_view key = !mask->file.empty() ? "file" : mask->block > 0 ? "block" : "name";

@@ -149,7 +149,9 @@ void check_overlaps(const TableReader& table, const std::vector<MaskSlice>& slic
 
 }  // namespace
 
-void read_slices(const TableReader& table, const Batch* batch, Attention& attention) {
+void read_slices(const ScenarioTables& tables, const Batch* batch, Attention& attention) {
+  const TableReader& table = tables.attention;
+  const int64_t limit = tables.is_plan_document() ? kMaxFileSlices : kMaxSlices;
   const TomlValue value = table.find("slices");
   if (value.kind() == TomlKind::none) return;
   if (value.kind() != TomlKind::array) {
@@ -157,11 +159,10 @@ void read_slices(const TableReader& table, const Batch* batch, Attention& attent
                    R"(write [[q0, q1, k0, k1, "full"], ...])");
     return;
   }
-  if (value.size() > kMaxSlices) {
-    table.complain(
-        "slices",
-        fmt::format("has more entries than the limit of {}: {}", kMaxSlices, value.size()),
-        advise_fewer(value));
+  if (value.size() > limit) {
+    table.complain("slices",
+                   fmt::format("has more entries than the limit of {}: {}", limit, value.size()),
+                   advise_fewer(value));
     return;
   }
   SliceBounds bounds;

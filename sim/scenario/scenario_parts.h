@@ -3,6 +3,7 @@
 // The parts of parse_scenario, one per table or topic; scenario_parse.cpp combines them.
 
 #include "sim/scenario/scenario.h"
+#include "sim/scenario/scenario_file.h"
 #include "sim/scenario/table_reader.h"
 
 #include <array>
@@ -27,7 +28,8 @@ inline constexpr auto kBatchKeys = std::to_array<std::string_view>(
      "kv_seqlen", "generator", "pad_between_seqs", "pad_side", "slot_multiple", "positions_file"});
 inline constexpr auto kParallelKeys = std::to_array<std::string_view>(
     {"cp_size", "cp_comm_type", "layout", "a2a_size", "dispatch_chunk", "stripe", "indices_file",
-     "dispatch", "backward_kv", "partial_wire", "mesh_q", "ring_window", "ring_backward"});
+     "dispatch", "backward_kv", "partial_wire", "mesh_q", "ring_window", "ring_backward", "combine",
+     "heads_per_stage", "kv_replicated"});
 inline constexpr auto kNumericsKeys = std::to_array<std::string_view>(
     {"dtype", "backward", "seed", "dkv_wire", "dkv_hops", "accumulate"});
 inline constexpr auto kGeneratorKeys =
@@ -37,6 +39,9 @@ inline constexpr auto kGeneratorKeys =
 /// The readers of all tables of one file.
 struct ScenarioTables {
   TableReader top, attention, mask, batch, generator, parallel, numerics;
+  ScenarioOrigin origin = ScenarioOrigin::file;
+
+  bool is_plan_document() const { return origin == ScenarioOrigin::plan_document; }
 };
 
 /// Parses the text and adds every key that the parser has asked for; errors of the text are
@@ -57,7 +62,7 @@ void read_batch(const ScenarioTables& tables, const std::string& base_dir, Batch
 
 /// Reads the type-checked slices. With a batch they are checked against it and each other, and
 /// stored. Without one (nullptr: another mask type, or a wrong batch) only their form is checked.
-void read_slices(const TableReader& table, const Batch* batch, Attention& attention);
+void read_slices(const ScenarioTables& tables, const Batch* batch, Attention& attention);
 
 /// Reads the mask by name or from a file, in place of slices. With a batch it is checked against
 /// it, and stored with the slices that it makes. Without one (nullptr) only its form is checked.

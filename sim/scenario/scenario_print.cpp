@@ -189,6 +189,9 @@ void print_parallel(const Parallel& parallel, TomlWriter& writer) {
   writer.integer("mesh_q", parallel.mesh_q, usual.mesh_q);
   writer.integer("ring_window", parallel.ring_window, usual.ring_window);
   writer.choice("ring_backward", parallel.ring_backward, usual.ring_backward);
+  writer.choice("combine", parallel.combine, usual.combine);
+  writer.integer("heads_per_stage", parallel.heads_per_stage, usual.heads_per_stage);
+  writer.integer("kv_replicated", parallel.kv_replicated, usual.kv_replicated);
 }
 
 void print_numerics(const Numerics& numerics, TomlWriter& writer) {

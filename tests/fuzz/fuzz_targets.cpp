@@ -11,6 +11,7 @@
 #include "sim/scenario/partition_fault.h"
 #include "sim/scenario/scenario_file.h"
 #include "sim/scenario/slice_overlap.h"
+#include "tests/fuzz/fuzz_plan.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/kineto_trace.h"
 
@@ -528,7 +529,7 @@ const std::vector<Target>& targets() {
       {"scenario", check_scenario, scenario_seeds}, {"record", check_record, record_seeds},
       {"arrays", check_arrays, array_seeds},        {"pickle", check_pickle, pickle_seeds},
       {"import", check_import, import_seeds},       {"mask", check_mask, mask_seeds},
-      {"trace", check_trace, trace_seeds}};
+      {"trace", check_trace, trace_seeds},          {"plan", check_plan_bytes, plan_seeds}};
   return all;
 }
 

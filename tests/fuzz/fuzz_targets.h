@@ -20,7 +20,7 @@ struct Target {
 /// scenario: the text of a scenario file; record: a .safetensors file; arrays: an .npy, .npz or .pt
 /// file; pickle: data.pkl of a .pt file; import: 8 bytes that choose the source, the named layout
 /// and sizes, then an integer file (JSON, or one of tensors); mask: a mask file; trace: a trace of
-/// other software, and what is found in it of a ring of two.
+/// other software, and what is found in it of a ring of two; plan: a plan document.
 const std::vector<Target>& targets();
 
 /// Aborts when there is none of that name.

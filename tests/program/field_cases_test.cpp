@@ -233,16 +233,25 @@ TEST(FieldAnswers, B15TheLastRankHasThePaddingAndRoundingDownLosesTheLastTokens)
                 fmt::format("token {0} (sequence 0, position {0}) is lost", token));
 }
 
-TEST(FieldAnswers, B16TextIsSplitLikeTheImageAndNoTokenHasTwoOwners) {
+TEST(FieldAnswers, B16EveryRankHoldsTheKeysOfTheTextAndComputesWithThemOnce) {
   const FieldCase field("b16");
   const CheckedPlan plan = field.plan();
-  EXPECT_EQ(owned_by(plan.plan(), 0), join_ranges({{0, 32}, {64, 72}}));
-  EXPECT_EQ(owned_by(plan.plan(), 1), join_ranges({{32, 64}, {72, 80}}));
-  // Not in this version: the text on both ranks.
+  EXPECT_EQ(owned_by(plan.plan(), 0), join_ranges({{0, 8}, {16, 48}}));
+  EXPECT_EQ(owned_by(plan.plan(), 1), join_ranges({{8, 16}, {48, 80}}));
+  const Plan& ring = plan.plan();
+  for (const RankId rank : ring.home.ids()) {
+    const BufferSpec& text = ring.buffer(ring.home[rank].replica);
+    EXPECT_EQ(expand(ring.list(text.tokens)), join_ranges({{0, 16}})) << to_index(rank);
+  }
+  // 32 rows of image, K and V, 2 heads of 16, 4 bytes.
+  EXPECT_EQ(summarise(ring).forward_bytes, Ids(2, 32 * 2 * 2 * 16 * 4));
+  EXPECT_EQ(summarise(ring).visible_pairs, 2 * 80 * 80);
+  field.run();
+  // Not in this version: queries on both ranks.
   const std::string both = fmt::format("{{\"cp_size\": 2, \"ranks\": [[{}], [{}]]}}",
-                                       fmt::join(join_ranges({{0, 32}, {64, 80}}), ", "),
-                                       fmt::join(join_ranges({{32, 64}, {64, 80}}), ", "));
-  expect_says(refusal_of_order(field, both), "token 64 (sequence 0, position 64) appears twice");
+                                       fmt::join(join_ranges({{0, 48}}), ", "),
+                                       fmt::join(join_ranges({{0, 16}, {48, 80}}), ", "));
+  expect_says(refusal_of_order(field, both), "token 0 (sequence 0, position 0) appears twice");
 }
 
 TEST(FieldAnswers, B25TheRingsFirstRanksOwnTheOuterEighths) {
@@ -313,36 +322,47 @@ TEST(FieldAnswers, B37RowsOfPaddingInFrontAreNoTokens) {
 
 // ---- what is possible --------------------------------------------------------------------------
 
-TEST(FieldAnswers, B13TwoRanksSplitTheHeadsAndAFileTheTokens) {
+TEST(FieldAnswers, B13FourRanksSplitThirtyHeadsAndAFileTheTokens) {
   const FieldCase field("b13");
   const CheckedPlan plan = field.plan();
   const Ids ends = {0, 9, 17, 25, 33};
   for (int32_t rank = 0; rank < 4; ++rank)
     EXPECT_EQ(owned_by(plan.plan(), rank), join_ranges({{ends[rank], ends[rank + 1]}}));
-  // Not in this version: heads that the ranks do not divide.
-  expect_says(
-      field.with("parallel.cp_comm_type", "\"a2a\"").with("parallel.a2a_size", "").refusal(),
-      "a2a requires heads % cp_size == 0: 30 heads, 4 ranks");
-  expect_says(field.with("attention.heads", "7").refusal(),
-              "a2a+p2p requires heads % a2a_size == 0: 7 heads, a2a_size 2");
+  const int32_t heads[] = {0, 7, 15, 22, 30};
+  for (const ComputeItem& item : plan.plan().forward.computes) {
+    const auto rank = static_cast<size_t>(to_index(item.rank));
+    EXPECT_EQ(item.heads, (HeadRange{heads[rank], heads[rank + 1]})) << "rank " << rank;
+  }
+  EXPECT_NEAR(max_over_mean(summarise(plan.plan()).pairs_by_rank), 8 / 7.5, 1e-9);
+  field.run();
+  const FieldCase ring = field.with("parallel.cp_comm_type", "\"a2a+p2p\"");
+  ring.run();
+  ring.with("attention.heads", "7").run();
+  expect_says(field.with("attention.heads", "3").refusal(),
+              "a2a requires heads >= cp_size: heads = 3, cp_size = 4");
+  expect_says(ring.with("attention.heads", "1").refusal(),
+              "a2a+p2p requires heads >= a2a_size: heads = 1, a2a_size = 2");
   expect_says(field.with("parallel.layout", "\"contiguous\"").refusal(), "use 36");
 }
 
-TEST(FieldAnswers, B14UlyssesTakesASizeThatDivides28) {
+TEST(FieldAnswers, B14UlyssesTakesAsManyRanksAsThereAreHeads) {
   const FieldCase field = FieldCase("b14")
                               .with("parallel.cp_comm_type", "\"a2a\"")
                               .with("parallel.a2a_size", "")
                               .with("batch.lengths", "[420]");
   Ids possible;
-  for (int64_t ranks = 1; ranks <= 28; ++ranks) {
+  for (int64_t ranks = 1; ranks <= 30; ++ranks) {
     const std::string refusal = field.with("parallel.cp_size", std::to_string(ranks)).refusal();
     if (refusal.empty()) possible.push_back(ranks);
-    if (ranks == 8)
+    if (ranks == 29)
       expect_says(refusal,
-                  "a2a requires heads % cp_size == 0: 28 heads, 8 ranks; use a "
-                  "cp_size that divides heads, a2a+p2p, or another cp_comm_type");
+                  "a2a requires heads >= cp_size: heads = 28, cp_size = 29; use fewer ranks, "
+                  "a2a+p2p, or another cp_comm_type");
   }
-  EXPECT_EQ(possible, (Ids{1, 2, 4, 7, 14, 28}));
+  EXPECT_EQ(possible, join_ranges({{1, 29}}));
+  const FieldCase eight = field.with("parallel.cp_size", "8");
+  EXPECT_NEAR(max_over_mean(summarise(eight.plan().plan()).pairs_by_rank), 4 / 3.5, 1e-9);
+  eight.run();
 }
 
 TEST(FieldAnswers, B19ItsSizesAreNamedInOurWords) {

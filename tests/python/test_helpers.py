@@ -128,7 +128,7 @@ KEYS = {"heads": 4, "head_dim": 16, "lengths": [64], "cp_size": 2}
     ({"cp_size": 0}, "cp_size must be an integer from 1 to 65536: 0; give a value from 1 to 65536"),
     ({"mask": "causal"}, 'mask must be a dict: "causal"; give a dict of its keys'),
     ({"lengths": [63], "pad_between_seqs": False}, "slots[0]: the slot of sequence 0 is not divisible by 4"),
-    ({"heads": 2, "cp_size": 4, "cp_comm_type": "a2a"}, "heads: a2a requires heads % cp_size == 0: 2 heads, 4 ranks"),
+    ({"heads": 2, "cp_size": 4, "cp_comm_type": "a2a"}, "heads: a2a requires heads >= cp_size: heads = 2, cp_size = 4"),
     ({"lengths": None}, "a required key is missing: lengths; give lengths, or batch_size and seqlen, or generator"),
 ])
 def test_errors_of_keywords_name_keywords(keys, told):

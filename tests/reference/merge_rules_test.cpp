@@ -67,6 +67,38 @@ double merge_by_hand(QkvFormat format, const std::array<float, 3>& partials_in_s
   return static_cast<double>(sum);
 }
 
+/// A reduce-scatter: every rank scales its partial by the lse that arrive in rank order, and what
+/// they send is rounded and added in the dtype.
+double add_scaled_by_hand(const std::array<float, 3>& partials) {
+  const float partial_lse = std::log(2.0f);
+  float sum = 0.0f;
+  for (const float partial : partials) {
+    float lse = partial_lse, scaled = partial;
+    for (int other = 0; other < 2; ++other) {
+      const float whole = log_sum_exp(lse, partial_lse);
+      scaled *= weight_of(lse, whole);
+      lse = whole;
+    }
+    sum = to_bf16(sum + to_bf16(scaled));
+  }
+  return static_cast<double>(sum);
+}
+
+TEST(MergeRules, AddScaledPartialsInTheDtype) {
+  Scenario scenario = three_ranks(QkvFormat::thd);
+  scenario.numerics.accumulate = Accumulate::fp32;
+  scenario.parallel.comm_type = CommType::gather_q;
+  scenario.parallel.combine = Combine::reduce_scatter;
+  for (const Values& values : {Values{1.0, 1.0078125, 0.3125, 2.5, -3.0, 0.0078125},
+                               Values{7.0, 0.0625, 0.001953125, -1.5, 1.25, 3.015625}}) {
+    const auto mean = [&](size_t rank) {
+      return (static_cast<float>(values[2 * rank]) + static_cast<float>(values[2 * rank + 1])) / 2;
+    };
+    const double expected = add_scaled_by_hand({mean(0), mean(1), mean(2)});
+    for (const double seen : merge_on_three_ranks(scenario, values)) EXPECT_EQ(seen, expected);
+  }
+}
+
 TEST(MergeRules, RoundSixteenBitPartialsAsTransformerEngineDoes) {
   int64_t rules_differ = 0, orders_differ = 0;
   for (uint64_t trial = 0; trial < sweep(80, 200); ++trial) {

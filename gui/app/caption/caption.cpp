@@ -53,7 +53,11 @@ void tell_reorders(CaptionWriter& writer, const StageRef& stage, int32_t focus_r
       });
 }
 
-std::string describe_forward_merge(const MergeItem& item) {
+std::string describe_forward_merge(const Plan& plan, const MergeItem& item) {
+  if (item.partial != kNoBuffer && plan.buffer(item.partial).kind == BufferKind::stats)
+    return " scales its results to the lse that has arrived.";
+  if (item.partial == kNoBuffer && adds_scaled_partials(plan.scenario.parallel))
+    return " begins a result with output 0 and lse -inf.";
   if (item.partial == kNoBuffer)
     return " has seen no visible key: its output is 0 and its lse -inf.";
   if (item.order == 0)
@@ -84,7 +88,7 @@ void tell_merges(CaptionWriter& writer, const StageRef& stage, int32_t focus_ran
             " has nothing to merge.", [&](const MergeItem& item) {
               writer.say(stage.direction == Direction::backward
                              ? describe_backward_merge(writer.plan(), item)
-                             : describe_forward_merge(item));
+                             : describe_forward_merge(writer.plan(), item));
             });
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -51,7 +52,11 @@ std::string explain_transfer(const Plan& plan, const TransferItem& item, Directi
       return "Partial results go to the owners of their queries, who merge them.";
     case Payload::stats:
       return "With them go lse and delta of every row: all that the backward needs of the output.";
+    case Payload::lse:
+      return "The lse of every rank's results go to all ranks, so that each can scale its own.";
     case Payload::out:
+      if (item.landing == Landing::add)
+        return "Scaled results go to the owners of their queries, who add them.";
       return "Outputs go back to the owners of their tokens.";
     case Payload::d_out:
       return "The gradient of the output goes the way that the queries went.";
@@ -85,8 +90,9 @@ struct Bundle {
 /// What one rank sends, or receives, of one payload in one stage.
 struct Flow {
   std::vector<const TransferItem*> items;
-  std::vector<int32_t> peers;  // ascending
-  HeadRange heads;             // heads of all items together
+  std::vector<int32_t> peers;   // ascending
+  HeadRange heads;              // from the first to the last head of all items
+  std::set<int32_t> each_head;  // stages send some of these
 };
 
 std::string write_formulas(const Plan& plan, const Flow& flow) {
@@ -130,6 +136,8 @@ Flow gather(const PlanIndex& index, const StageRef& stage, Payload payload, int3
     flow.heads = flow.items.empty() ? item.heads
                                     : HeadRange{std::min(flow.heads.begin, item.heads.begin),
                                                 std::max(flow.heads.end, item.heads.end)};
+    for (int32_t head = item.heads.begin; head < item.heads.end; ++head)
+      flow.each_head.insert(head);
     flow.items.push_back(&item);
     flow.peers.push_back(peer);
   }
@@ -186,7 +194,12 @@ void tell_flow(CaptionWriter& writer, int32_t rank, Payload payload, const Flow&
   writer.rank(rank, true).say(is_sent ? " sends " : " receives ").say(name_rows(payload));
   const Side side = side_of(payload);
   const int32_t all = side == Side::kv ? attention.kv_heads : attention.heads;
-  if (flow.heads.size() < all) writer.say(" of " + name_heads(flow.heads, side));
+  const auto count = static_cast<int32_t>(flow.each_head.size());
+  if (count < flow.heads.size()) {
+    writer.say(fmt::format(" of {} of the {}", count, name_heads(flow.heads, side)));
+  } else if (count < all) {
+    writer.say(" of " + name_heads(flow.heads, side));
+  }
   writer.say(is_sent ? " to " : " from ").ranks(flow.peers);
   // With heads split over the ranks, every peer gets different heads.
   const HeadRange first = flow.items.front()->heads;

@@ -2,6 +2,7 @@
 
 #include "sim/base/check.h"
 #include "sim/base/whole_file.h"
+#include "sim/plan/document/load_plan.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/scenario/key_place.h"
 #include "sim/scenario/scenario_parts.h"
@@ -100,8 +101,12 @@ void derive(Scenario& scenario, const Scenario& before) {
 }  // namespace
 
 std::optional<Error> Document::load(const std::string& path) {
-  Result<LoadedScenario> loaded = load_scenario(path);
+  Result<LoadedScenario> loaded = load_scenario_or_plan(path);
   if (!loaded) return loaded.error();
+  if (loaded.value().plan) {
+    open_plan(std::make_shared<const PlanIndex>(*loaded.value().plan));
+    return std::nullopt;
+  }
   return load_text(loaded.value().text, path);
 }
 

@@ -20,7 +20,8 @@ namespace cpscope::gui {
 /// background while the old one is shown. Call poll() once a frame.
 class Document {
  public:
-  /// Opens a file. On an error (no such file, not a scenario) the document does not change.
+  /// Opens a scenario file, or a plan document, which is proved and shown as it is until an edit.
+  /// On an error the document does not change.
   std::optional<Error> load(const std::string& path);
   /// Like load(), but from a text, e.g. one embedded in the program or stored in a record. save()
   /// would write to `path`, which may be empty. Relative names inside are resolved against

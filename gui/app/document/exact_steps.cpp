@@ -119,7 +119,7 @@ Result<StepErrors> compare_with_exact_steps(const RunRecord& record, const RunIn
   if (auto error = refuse_items(plan)) return *std::move(error);
   Scenario unrounded = plan.plan().scenario;
   unrounded.numerics.dtype = Dtype::fp64;
-  const Result<CheckedPlan> exact_plan = plan_scenario(unrounded);
+  const Result<CheckedPlan> exact_plan = vary_plan(plan.plan(), unrounded);
   if (!exact_plan) return exact_plan.error();
   Result<RunRecord> exact =
       walk(exact_plan.value(), inputs, record.plan_hash, toolbox, share_of(control, 0, 2));

@@ -1,6 +1,7 @@
 #include "gui/app/document/plan_size.h"
 
 #include "sim/base/machine_memory.h"
+#include "sim/plan/plan_size.h"
 
 #include <algorithm>
 #include <cmath>
@@ -56,7 +57,8 @@ double count_meetings(const Scenario& scenario) {
   }
   const bool is_packed =
       parallel.layout == LayoutKind::contiguous || parallel.layout == LayoutKind::dual_chunk_packed;
-  if (parallel.comm_type != CommType::group_cast || !is_packed) return ranks * ranks;
+  if (parallel.comm_type != CommType::group_cast || !is_packed)
+    return ranks * ranks * static_cast<double>(count_head_stages(scenario));
   // Only ranks that share a sequence exchange data.
   const double tokens = std::max(1.0, count_tokens(scenario));
   double meetings = ranks;

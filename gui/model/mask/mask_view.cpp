@@ -135,11 +135,15 @@ void add_notes(const ViewInput& input, const MaskPicture& picture, Direction dir
   const Scenario& scenario = input.plan->plan().scenario;
   const int32_t ranks = input.plan->num_ranks();
   if (scenario.parallel.comm_type == CommType::a2a && ranks > 1)
-    entries.push_back(faint_entry(
-        fmt::format("Every rank computes all pairs, each for its own {} of {} "
-                    "heads (all-to-all).",
-                    std::max(1, scenario.attention.heads / ranks), scenario.attention.heads),
-        true));
+    entries.push_back(
+        faint_entry(fmt::format("Every rank computes all pairs, each for its own {}{} of {} "
+                                "heads (all-to-all).",
+                                scenario.attention.heads / ranks,
+                                scenario.attention.heads % ranks == 0
+                                    ? ""
+                                    : fmt::format(" or {}", scenario.attention.heads / ranks + 1),
+                                scenario.attention.heads),
+                    true));
   if (has_head_groups(scenario.parallel.comm_type) && scenario.parallel.a2a_size > 1)
     entries.push_back(
         faint_entry(fmt::format("The heads are split over the {} ranks of a group; each "

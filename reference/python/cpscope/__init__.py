@@ -15,7 +15,7 @@ load_core()
 
 from ._core import version as __version__  # noqa: E402
 from . import testing  # noqa: E402
-from ._errors import Complaint, Error, InputError, RefusedError, ScenarioError, UnavailableError
+from ._errors import Complaint, Error, InputError, RefusedError, ScenarioError, ScheduleError, UnavailableError
 from ._watch_judge import Verdict, WatchError
 from .grade import Grade
 from .html import Picture
@@ -26,10 +26,12 @@ from .probe import ProbeReport, Question
 from .record import Difference, Record, diff, read_record, write_record
 from .runs import Comparison, FaultReport, Run, Timeline, clusters, fault_list, faults
 from .scenario import Scenario, gather, mask_picture, shipped
+from .schedule import Block, Schedule, Step
+from ._schedule_items import ItemComparison
 from .watch import Call, Watch, watch
 
-__all__ = ["Call", "Comparison", "Complaint", "Difference", "Error", "FaultReport", "Grade", "InputError", "Layout", "Order", "Picture",
+__all__ = ["Block", "Call", "Comparison", "Complaint", "Difference", "Error", "FaultReport", "Grade", "InputError", "ItemComparison", "Layout", "Order", "Picture",
            "Plan", "ProbeReport", "Question", "Record", "RefusedError", "Run", "Scenario", "ScenarioError", "ScenarioKeys",
-           "Sequence", "Timeline", "UnavailableError", "Verdict", "Watch", "WatchError", "__version__", "clusters", "diff", "fault_list", "faults", "keys",
+           "Schedule", "ScheduleError", "Sequence", "Step", "Timeline", "UnavailableError", "Verdict", "Watch", "WatchError", "__version__", "clusters", "diff", "fault_list", "faults", "keys",
            "keys_page", "mask_picture", "read_record", "testing", "write_record",
            "from_magi", "from_megatron", "from_ring_flash_attention", "from_te", "from_torch", "from_usp", "gather", "shipped", "watch"]

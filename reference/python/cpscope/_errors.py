@@ -37,11 +37,15 @@ class InputError(Error, ValueError):
     """Tensors, index lists or options that do not fit."""
 
 
+class ScheduleError(Error, ValueError):
+    """A schedule is wrong: each complaint names the line of the caller's file, the step (counted from 1) and the rank."""
+
+
 class UnavailableError(Error, RuntimeError):
     """This machine cannot do it: not enough memory, too many pairs."""
 
 
-for _kind in (Complaint, Error, ScenarioError, RefusedError, InputError, UnavailableError):
+for _kind in (Complaint, Error, ScenarioError, RefusedError, InputError, ScheduleError, UnavailableError):
     _kind.__module__ = "cpscope"  # the public module
 
 

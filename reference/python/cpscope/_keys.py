@@ -56,6 +56,9 @@ class ScenarioKeys(TypedDict, total=False):
     mesh_q: int
     ring_window: int
     ring_backward: str
+    combine: str
+    heads_per_stage: int
+    kv_replicated: int
     dtype: Any  # "bf16", or a type of torch, numpy or jax
     backward: bool
     seed: int

@@ -40,8 +40,9 @@ class Run(Grade):
 
 
 def run(core: _core.Scenario, executor: str, poison: bool, sample: int, budgets: list[tuple[str, float]],
-        items: bool) -> Run:
-    document, text, record = _core.run(core, executor, poison, sample, budgets, items)
+        items: bool, plan: _core.Plan | None = None) -> Run:
+    """`plan`: another one than that of the scenario's communication type."""
+    document, text, record = _core.run(core, executor, poison, sample, budgets, items, plan)
     return Run(document, text, record)
 
 

@@ -391,7 +391,7 @@ class Scenario(Presets):
 
     def timeline(self, cluster: str | os.PathLike[str], stack: str = "") -> Timeline:
         """Predicted times of every item on a cluster: a name of cpscope.clusters(), or a file."""
-        return Timeline(*_core.timeline(self._core, *cluster_of(cluster), stack))
+        return Timeline(*_core.timeline(self._core, *cluster_of(cluster), stack, None))
 
     def compare(self, cluster: str | os.PathLike[str], stack: str = "", dispatch_chunks: Sequence[int] = ()) -> Comparison:
         """All communication types and layouts for this batch on a cluster, predicted, fastest first."""

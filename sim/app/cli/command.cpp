@@ -1,6 +1,8 @@
 #include "sim/app/cli/command.h"
 
 #include "sim/clock/trace_match.h"
+#include "sim/plan/document/load_plan.h"
+#include "sim/plan/document/plan_document.h"
 #include "sim/scenario/scenario_file.h"
 
 #include <algorithm>
@@ -78,7 +80,7 @@ std::vector<WidenedBudget> parse_budgets(const std::vector<std::string>& budgets
 }
 
 void add_scenario_file(CLI::App* app, std::string& path) {
-  app->add_option("FILE", path, "scenario file (TOML)")->required();
+  app->add_option("FILE", path, "scenario file (TOML), or a plan document (JSON)")->required();
 }
 
 void add_json(CLI::App* app, bool& json) {
@@ -146,11 +148,18 @@ CLI::Option* add_measured(CLI::App* app, std::vector<std::string>& traces,
 }
 
 Result<LoadedScenario> load_with_warnings(const std::string& path) {
-  Result<LoadedScenario> loaded = load_scenario(path);
+  Result<LoadedScenario> loaded = load_scenario_or_plan(path);
   if (loaded) {
     for (const std::string& warning : loaded.value().warnings) std::cerr << warning << '\n';
   }
   return loaded;
+}
+
+Result<LoadedScenario> load_scenario_alone(const std::string& path, std::string_view command) {
+  if (!is_plan_document(path)) return load_with_warnings(path);
+  return make_bad_input(
+      fmt::format("{} plans the split by itself, and a plan document is one that is made", command),
+      "give a scenario file", path);
 }
 
 namespace {

@@ -86,5 +86,7 @@ std::optional<Error> write_output_files(const Findings& findings, const OutputFi
 
 /// Loads a scenario and prints its warnings to stderr.
 Result<LoadedScenario> load_with_warnings(const std::string& path);
+/// The same for a command that plans the split itself: a plan document is rejected.
+Result<LoadedScenario> load_scenario_alone(const std::string& path, std::string_view command);
 
 }  // namespace cpscope

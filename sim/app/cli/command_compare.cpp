@@ -23,7 +23,7 @@ int command_compare(const CompareArguments& options, const Tools& tools) {
     return report(make_error(ErrorKind::unavailable, "this program was built without pictures"));
   const Result<Cluster> cluster = load_cluster(options.on.cluster, shipped_clusters());
   if (!cluster) return report(cluster.error());
-  const Result<LoadedScenario> loaded = load_with_warnings(options.scenario_path);
+  const Result<LoadedScenario> loaded = load_scenario_alone(options.scenario_path, "compare");
   if (!loaded) return report(loaded.error());
   CandidateOptions candidates;
   candidates.stack = options.on.stack;

@@ -24,7 +24,7 @@ struct ForecastArguments {
 int command_forecast(const ForecastArguments& options, const Tools&) {
   const Result<Cluster> cluster = load_cluster(options.on.cluster, shipped_clusters());
   if (!cluster) return report(cluster.error());
-  const Result<LoadedScenario> loaded = load_with_warnings(options.scenario_path);
+  const Result<LoadedScenario> loaded = load_scenario_alone(options.scenario_path, "forecast");
   if (!loaded) return report(loaded.error());
   ProgressBar bar(!options.json);
   const Result<Forecast> forecast = forecast_windows(loaded.value().scenario, cluster.value(),

@@ -77,13 +77,13 @@ CaseFindings make_fuzz_findings(Toolbox& toolbox, const FuzzArguments& options,
   if (finding && !findings.first && findings.not_located.empty())
     findings.not_located =
         "the answer keeps its budget; what failed is the check " + finding->check;
-  if (!options.files.report.empty()) add_probes(toolbox, loaded.scenario, findings);
+  if (!options.files.report.empty()) add_probes(toolbox, loaded, findings);
   return findings;
 }
 
 /// All checks on one scenario of a file.
 int replay(const FuzzArguments& options, const Tools& tools) {
-  const Result<LoadedScenario> loaded = load_with_warnings(options.paths.front());
+  const Result<LoadedScenario> loaded = load_scenario_alone(options.paths.front(), "fuzz");
   if (!loaded) return report(loaded.error());
   const FuzzResult result = try_scenario(tools.toolbox, options.executor, loaded.value().scenario);
   if (!result.refusal.empty()) {

@@ -112,6 +112,9 @@ int command_grade(const GradeArguments& options, const Tools& tools) {
   if (const auto error = check_output_files(options.files)) return report(*error);
   Result<LoadedScenario> loaded = load_with_warnings(options.scenario_path);
   if (!loaded) return report(loaded.error());
+  if (!options.order_path.empty() && loaded.value().plan)
+    return report(make_bad_input("--order-file changes the layout, and a plan document has its own",
+                                 "leave it out, or give a scenario file", options.scenario_path));
   if (!options.order_path.empty()) {
     if (auto error = use_order_file(options.order_path, loaded.value().scenario))
       return report(*error);

@@ -4,6 +4,7 @@
 #include "sim/documents/te_text.h"
 #include "sim/findings/error_document.h"
 #include "sim/plan/check/plan_text.h"
+#include "sim/plan/document/plan_document.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/scenario/key_place.h"
 
@@ -24,7 +25,7 @@ struct LayoutArguments {
 struct PlanArguments {
   std::string scenario_path;
   int64_t max_lines = 0;  // of text; 0: all
-  bool json = false, summary = false, text = false, te = false;
+  bool json = false, summary = false, text = false, te = false, full = false;
 };
 
 /// Why the document of a layout cannot be made here: it is held in memory, and then once more as
@@ -102,12 +103,16 @@ void write_summary_text(const CheckedPlan& checked, const PlanSummary& summary, 
 int command_layout(const LayoutArguments& options, const Tools&) {
   const Result<LoadedScenario> loaded = load_with_warnings(options.scenario_path);
   if (!loaded) return report(loaded.error());
-  if (auto error = refuse_by_rule(loaded.value().scenario)) return report(*error, loaded.value());
-  Result<Layout> layout = make_layout(loaded.value().scenario);
-  if (!layout) return report(layout.error(), loaded.value());
   Plan plan;
   plan.scenario = loaded.value().scenario;
-  plan.layout = std::move(layout).value();
+  if (loaded.value().plan) {
+    plan.layout = loaded.value().plan->plan().layout;
+  } else {
+    if (auto error = refuse_by_rule(plan.scenario)) return report(*error, loaded.value());
+    Result<Layout> layout = make_layout(plan.scenario);
+    if (!layout) return report(layout.error(), loaded.value());
+    plan.layout = std::move(layout).value();
+  }
   if (options.json) {
     if (const auto error = lack_of_memory_for_document(plan.layout, options.full))
       return report(*error);
@@ -153,6 +158,10 @@ int command_plan(const PlanArguments& options, const Tools&) {
   if (options.te) return command_plan_as_te(options);
   const Result<CheckedPlan> plan = load_and_plan(options.scenario_path);
   if (!plan) return report(plan.error());
+  if (options.full) {
+    write_plan_document(plan.value().plan(), std::cout);
+    return 0;
+  }
   const PlanSummary summary = summarise(plan.value().plan());
   if (options.json && options.summary) {
     std::cout << print_json(summary_json(plan.value(), summary)) << '\n';
@@ -175,6 +184,11 @@ Command add_plan(CLI::App& app, const Tools& tools) {
   add_scenario_file(plan, options->scenario_path);
   add_json(plan, options->json);
   plan->add_flag("--summary", options->summary, "figures only: pairs, balance, bytes, checks");
+  plan->add_flag("--full", options->full,
+                 "with --json: the whole plan as a document, which `check`, and every command that "
+                 "takes a FILE of a scenario, reads (sim/plan/PLAN.md)")
+      ->needs("--json")
+      ->excludes("--summary");
   plan->add_flag("--text", options->text,
                  "a readable dump (the default without --json or --summary)");
   plan->add_option("--lines", options->max_lines, "at most this many lines of text, 0 = all")
@@ -184,9 +198,11 @@ Command add_plan(CLI::App& app, const Tools& tools) {
                  "step by step: section, halves, cu_seqlens, max_seqlen, mask; and where its "
                  "shortcuts compute something else")
       ->excludes("--summary")
-      ->excludes("--text");
+      ->excludes("--text")
+      ->excludes("--full");
   plan->footer(
       "Example: cpscope plan scenarios/zigzag.toml --text\n"
+      "         cpscope plan scenarios/zigzag.toml --json --full > zigzag.json\n"
       "         cpscope plan scenarios/thd_padding_p2p.toml --te");
   return {plan, [options, tools] { return command_plan(*options, tools); }};
 }

@@ -129,7 +129,7 @@ int command_run(const RunArguments& options, const Tools& tools) {
   findings.replay = make_run_replay(options);
   study_failure(tools.toolbox, loaded.value(), case_options, findings);
   if (was_graded && !options.files.report.empty())
-    add_probes(tools.toolbox, loaded.value().scenario, findings);
+    add_probes(tools.toolbox, loaded.value(), findings);
   if (was_graded && options.json) {
     std::cout << print_json(run_json(findings, seconds)) << '\n';
   } else if (was_graded) {
@@ -175,7 +175,8 @@ int command_probe(const ProbeArguments& options, const Tools& tools) {
   if (!loaded) return report(loaded.error());
   const Result<Executor*> executor = find_executor(tools.toolbox, options.executor);
   if (!executor) return report(executor.error());
-  const Result<CheckedPlan> plan = plan_scenario(probe_scenario(loaded.value().scenario));
+  const PlanVariant plan_for = variants_of(loaded.value());
+  const Result<CheckedPlan> plan = plan_for(probe_scenario(loaded.value().scenario));
   if (!plan) return report(plan.error(), loaded.value());
   if (const auto error = probe_obstacle(plan.value(), *executor.value())) return report(*error);
   const auto probe_with_bar = [&] {
@@ -183,7 +184,7 @@ int command_probe(const ProbeArguments& options, const Tools& tools) {
     const Scenario& scenario = loaded.value().scenario;
     const double flops = estimate_probe_flops(scenario, plan.value().plan(), *executor.value());
     bar.announce(estimate_executor(flops, scenario.numerics.dtype, executor.value()->name()));
-    return run_probes(scenario, *executor.value(), tools.toolbox.oracle.witness,
+    return run_probes(scenario, plan_for, *executor.value(), tools.toolbox.oracle.witness,
                       bar.share("probe"));
   };
   Result<ProbeReport> probed = probe_with_bar();

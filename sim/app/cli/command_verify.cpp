@@ -89,7 +89,7 @@ int command_verify(const VerifyArguments& options, const Tools& tools) {
       if (findings.status != CaseStatus::fail || findings.grade.tensors.empty()) continue;
       look_into(tools.toolbox, rows.back(), case_options, ++studied, findings);
       if (!options.files.report.empty() && studied <= kMostStudied)
-        add_probes(tools.toolbox, rows.back().loaded.scenario, findings);
+        add_probes(tools.toolbox, rows.back().loaded, findings);
       if (!options.json && findings.first)
         std::cout << "  first wrong at " << describe(*findings.first) << std::endl;
     }

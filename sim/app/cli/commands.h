@@ -8,6 +8,7 @@ namespace cpscope {
 
 Command add_layout(CLI::App& app, const Tools& tools);
 Command add_plan(CLI::App& app, const Tools& tools);
+Command add_check(CLI::App& app, const Tools& tools);
 Command add_diff(CLI::App& app, const Tools& tools);
 Command add_import(CLI::App& app, const Tools& tools);
 Command add_keys(CLI::App& app, const Tools& tools);

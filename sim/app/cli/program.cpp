@@ -209,10 +209,10 @@ int run_program(int argc, char** argv, Toolbox& toolbox, const PictureCommands& 
   const Tools tools{toolbox, pictures};
   std::vector<Command> commands;
   for (const auto& add :
-       {add_layout,  add_plan,     add_diff,     add_import,    add_keys,  add_timeline,
-        add_compare, add_forecast, add_validate, add_calibrate, add_run,   add_grade,
-        add_verify,  add_probe,    add_fuzz,     add_faults,    add_power, add_bench,
-        add_demo,    add_render,   add_window,   add_web})
+       {add_layout,   add_plan,    add_check,    add_diff,     add_import,    add_keys,
+        add_timeline, add_compare, add_forecast, add_validate, add_calibrate, add_run,
+        add_grade,    add_verify,  add_probe,    add_fuzz,     add_faults,    add_power,
+        add_bench,    add_demo,    add_render,   add_window,   add_web})
     commands.push_back(add(app, tools));
   std::optional<ErrorDocument> document;
   if (asks_for_json(argc, argv)) document.emplace();

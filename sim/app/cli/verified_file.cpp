@@ -1,6 +1,7 @@
 #include "sim/app/cli/verified_file.h"
 
 #include "sim/findings/progress_bar.h"
+#include "sim/plan/document/load_plan.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -91,10 +92,12 @@ CaseFindings to_findings(const VerifyRow& row, const CaseOptions& options) {
 VerifyRow verify_file(Toolbox& toolbox, const std::string& path, const CaseOptions& options) {
   VerifyRow row;
   row.path = path;
-  Result<LoadedScenario> loaded = load_scenario(path);
+  Result<LoadedScenario> loaded = load_scenario_or_plan(path);
   if (!loaded) {
     const bool is_refused = loaded.error().kind == ErrorKind::refused;
-    row.outcome.status = is_refused ? CaseStatus::refused : CaseStatus::error;
+    row.outcome.status = loaded.error().kind == ErrorKind::failed ? CaseStatus::fail
+                         : is_refused                             ? CaseStatus::refused
+                                                                  : CaseStatus::error;
     row.outcome.reason = to_text(loaded.error());
     return row;
   }

@@ -27,6 +27,8 @@ constexpr CommRecipe kComms[] = {
     {"double_ring, Q moves back", CommType::double_ring, DkvHops::home, Dispatch::tokens,
      RingBackward::q},
     {"a2a+double_ring", CommType::a2a_double_ring},
+    {"gather_q, scaled", CommType::gather_q, DkvHops::home, Dispatch::tokens, RingBackward::kv,
+     Combine::reduce_scatter},
 };
 
 constexpr LayoutRecipe kLayouts[] = {
@@ -145,6 +147,18 @@ constexpr FeatureRecipe kFeatures[] = {
        s.attention.heads = 3;
        s.attention.kv_heads = 3;
      }},
+    {"6 heads, 3 KV heads, 4 ranks",
+     [](Scenario& s) {
+       s.attention.heads = 6;
+       s.attention.kv_heads = 3;
+     }},
+    {"heads in stages",
+     [](Scenario& s) {
+       s.attention.heads = 8;
+       s.attention.kv_heads = 2;
+       s.parallel.heads_per_stage = 1;
+     }},
+    {"22 keys on every rank", [](Scenario& s) { s.parallel.kv_replicated = 22; }},
     {"no padding, sizes unfit", [](Scenario& s) { s.batch.pad_between_seqs = false; }},
     {"padding on the left", [](Scenario& s) { s.batch.pad_side = PadSide::left; }},
 };

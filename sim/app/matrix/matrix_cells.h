@@ -16,6 +16,7 @@ struct CommRecipe {
   DkvHops dkv_hops = DkvHops::home;
   Dispatch dispatch = Dispatch::tokens;
   RingBackward ring_backward = RingBackward::kv;
+  Combine combine = Combine::all_to_all;
 };
 
 struct LayoutRecipe {

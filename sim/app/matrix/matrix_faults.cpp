@@ -23,9 +23,26 @@ bool is_hop_of_ring(const TransferItem& item) {
   return item.link == LinkClass::ring || item.link == LinkClass::outer_ring;
 }
 
+/// Has the sender computed anything for the rows of the transfer?
+bool has_result(const Plan& plan, const TransferItem& item) {
+  const auto rows = plan.list(item.from_rows);
+  return std::any_of(
+      plan.forward.computes.begin(), plan.forward.computes.end(), [&](const ComputeItem& compute) {
+        const auto slices = plan.slices_of(compute);
+        return compute.rank == item.src &&
+               std::any_of(slices.begin(), slices.end(), [&](const BandSlice& slice) {
+                 return std::any_of(rows.begin(), rows.end(), [&](const TokenRun& run) {
+                   return slice.q0 < run.end && slice.q1 > run.begin;
+                 });
+               });
+      });
+}
+
 /// Does this forward transfer bring a result, or a key that somebody computes with?
 bool is_needed(const Plan& plan, const Visibility& visibility, const TransferItem& item) {
   if (item.payload == Payload::partial) return true;
+  if (item.payload == Payload::out && item.landing == Landing::add)
+    return item.link != LinkClass::self && has_result(plan, item);
   if (item.payload != Payload::kv || item.link == LinkClass::self) return false;
   if (is_hop_of_ring(item)) {
     const int32_t steps = item.link == LinkClass::ring ? 1 : plan.scenario.parallel.ring_window;

@@ -112,6 +112,7 @@ Scenario make_cell_scenario(const MatrixCell& cell) {
   parallel.comm_type = cell.comm->type;
   parallel.dispatch = cell.comm->dispatch;
   parallel.ring_backward = cell.comm->ring_backward;
+  parallel.combine = cell.comm->combine;
   parallel.layout = cell.layout->kind;
   parallel.stripe = cell.layout->stripe;
   parallel.dispatch_chunk = 8;

@@ -34,49 +34,92 @@ struct Sizes {
     return plan.rows(plan.lists(side)[RankId{static_cast<int32_t>(rank)}]);
   }
   int64_t q_rows(int64_t rank) const { return rows(Side::q, rank); }
-  int64_t kv_rows(int64_t rank) const { return rows(Side::kv, rank); }
+  /// Rows of keys that only this rank holds.
+  int64_t kv_rows(int64_t rank) const {
+    return rows(Side::kv, rank) - (replicated.empty() ? 0 : replicated[static_cast<size_t>(rank)]);
+  }
+
+  ByRank replicated;  // rows of the keys that every rank holds, by owner; empty if there are none
 };
 
-/// Number of KV heads that query heads [begin, end) read, counted head by head. With `only_shared`,
-/// only those that other shares of the group read as well.
-int64_t kv_heads_read(const Sizes& sizes, int64_t begin, int64_t end, int64_t share,
-                      bool only_shared) {
-  const int64_t group = sizes.heads / sizes.kv_heads;
-  int64_t count = 0;
-  for (int64_t head = begin / group; head * group < end; ++head) {
-    const int64_t first_reader = head * group / share,
-                  last_reader = (head * group + group - 1) / share;
-    if (!only_shared || first_reader != last_reader) ++count;
+/// Counts the first valid keys of every sequence on the ranks that own them.
+ByRank count_replicated(const Plan& plan) {
+  ByRank rows;
+  if (plan.scenario.parallel.kv_replicated == 0) return rows;
+  for (const RunListId list : plan.kv_lists) {
+    const RowReader reader(plan, list, Side::kv);
+    const auto [from, to] = reader.stretches(0, reader.rows());
+    int64_t count = 0;
+    for (const Stretch* stretch = from; stretch != to; ++stretch) {
+      // Positions ascend in a stretch.
+      int64_t low = stretch->row_begin, high = stretch->row_end;
+      while (stretch->sequence >= 0 && low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (reader.place(middle).position < plan.scenario.parallel.kv_replicated)
+          low = middle + 1;
+        else
+          high = middle;
+      }
+      count += low - stretch->row_begin;
+    }
+    rows.push_back(count);
   }
-  return count;
+  return rows;
+}
+
+/// dK and dV of the keys that every rank holds, from one rank to those that own them.
+int64_t replica_shares(const Sizes& sizes, int64_t rank, int64_t kv_heads) {
+  int64_t others = 0;
+  for (size_t r = 0; r < sizes.replicated.size(); ++r)
+    others += static_cast<int64_t>(r) == rank ? 0 : sizes.replicated[r];
+  return others * kv_heads * (sizes.qk + sizes.v) * sizes.wire;
+}
+
+/// Query heads [begin, end) of one of `group` ranks, which all have as many, give or take one.
+struct HeadShare {
+  int64_t begin, end;
+  int64_t kv_heads = 0;  // that they read
+  int64_t shared = 0;    // of these, the ones that other ranks of the group read as well
+
+  int64_t size() const { return end - begin; }
+};
+
+HeadShare head_share(const Sizes& sizes, int64_t member, int64_t group) {
+  HeadShare share{member * sizes.heads / group, (member + 1) * sizes.heads / group};
+  const int64_t readers = sizes.heads / sizes.kv_heads;  // query heads of a KV head
+  for (int64_t head = share.begin / readers; head * readers < share.end; ++head) {
+    ++share.kv_heads;
+    if (head * readers < share.begin || (head + 1) * readers > share.end) ++share.shared;
+  }
+  return share;
 }
 
 /// All-to-all of heads inside groups of `group` ranks: bytes that rank r sends.
 int64_t exchange_forward(const Sizes& sizes, int64_t rank, int64_t group) {
-  const int64_t share = sizes.heads / group, me = rank % group, base = rank - me;
+  const int64_t me = rank % group, base = rank - me;
+  const HeadShare own = head_share(sizes, me, group);
   int64_t bytes = 0;
   for (int64_t other = 0; other < group; ++other) {
     if (other == me) continue;
-    bytes += sizes.q_rows(rank) * share * sizes.qk * sizes.element;
-    bytes += sizes.kv_rows(rank) *
-             kv_heads_read(sizes, other * share, (other + 1) * share, share, false) *
-             (sizes.qk + sizes.v) * sizes.element;
-    bytes += sizes.q_rows(base + other) * share * sizes.v * sizes.element;
+    const HeadShare share = head_share(sizes, other, group);
+    bytes += sizes.q_rows(rank) * share.size() * sizes.qk * sizes.element;
+    bytes += sizes.kv_rows(rank) * share.kv_heads * (sizes.qk + sizes.v) * sizes.element;
+    bytes += sizes.q_rows(base + other) * own.size() * sizes.v * sizes.element;
   }
   return bytes;
 }
 
 int64_t exchange_backward(const Sizes& sizes, int64_t rank, int64_t group) {
-  const int64_t share = sizes.heads / group, me = rank % group, base = rank - me;
-  const int64_t read = kv_heads_read(sizes, me * share, (me + 1) * share, share, false);
-  const int64_t shared = kv_heads_read(sizes, me * share, (me + 1) * share, share, true);
+  const int64_t me = rank % group, base = rank - me;
+  const HeadShare own = head_share(sizes, me, group);
   int64_t bytes = 0;
   for (int64_t other = 0; other < group; ++other) {
     if (other == me) continue;
-    bytes += sizes.q_rows(rank) * share * sizes.v * sizes.element;
-    bytes += sizes.q_rows(base + other) * share * sizes.qk * sizes.element;
+    const HeadShare share = head_share(sizes, other, group);
+    bytes += sizes.q_rows(rank) * share.size() * sizes.v * sizes.element;
+    bytes += sizes.q_rows(base + other) * own.size() * sizes.qk * sizes.element;
     bytes += sizes.kv_rows(base + other) * (sizes.qk + sizes.v) *
-             ((read - shared) * sizes.element + shared * sizes.wire);
+             ((own.kv_heads - own.shared) * sizes.element + own.shared * sizes.wire);
   }
   return bytes;
 }
@@ -136,14 +179,13 @@ DoubleRingRows rows_in_double_ring(const ByRank& rows, int64_t p, int64_t window
 Expected closed_form_ring(const Sizes& sizes, int64_t group) {
   const Parallel& parallel = sizes.plan.scenario.parallel;
   Expected expected;
-  const int64_t size = sizes.ranks / group, share = sizes.heads / group;
+  const int64_t size = sizes.ranks / group;
   for (int64_t r = 0; r < sizes.ranks; ++r) {
     ByRank rows(static_cast<size_t>(size), 0);
     for (int64_t p = 0; p < size; ++p) {
       for (int64_t a = 0; a < group; ++a) rows[p] += sizes.kv_rows(p * group + a);
     }
-    const int64_t me = r % group;
-    const int64_t kv_heads = kv_heads_read(sizes, me * share, (me + 1) * share, share, false);
+    const int64_t kv_heads = head_share(sizes, r % group, group).kv_heads;
     int64_t forward = 0, backward = 0;
     if (has_windows(parallel.comm_type)) {
       const DoubleRingRows sent = rows_in_double_ring(rows, r / group, parallel.ring_window);
@@ -155,6 +197,7 @@ Expected closed_form_ring(const Sizes& sizes, int64_t group) {
       forward = ring_forward(sizes, rows, r / group, kv_heads);
       backward = ring_backward(sizes, rows, r / group, kv_heads);
     }
+    backward += replica_shares(sizes, r, kv_heads);
     if (group > 1) {
       forward += exchange_forward(sizes, r, group);
       backward += exchange_backward(sizes, r, group);
@@ -196,7 +239,8 @@ Expected closed_form_gather(const Sizes& sizes) {
     const int64_t gather = (sizes.ranks - 1) * sizes.kv_rows(r) * row_elements * sizes.element;
     expected.forward.push_back(gather);
     expected.backward.push_back((refetch ? gather : 0) +
-                                (all_rows - sizes.kv_rows(r)) * row_elements * sizes.wire);
+                                (all_rows - sizes.kv_rows(r)) * row_elements * sizes.wire +
+                                replica_shares(sizes, r, sizes.kv_heads));
   }
   return expected;
 }
@@ -221,11 +265,11 @@ struct ForeignWork {
   ByRank q, kv;
 };
 
-ForeignWork foreign_work(const Plan& plan) {
+ForeignWork foreign_work(const Plan& plan, Direction direction) {
   const auto ranks = static_cast<size_t>(plan.layout.cp_size);
   ForeignWork work{ByRank(ranks, 0), ByRank(ranks, 0)};
   std::set<std::pair<RankId, RunListId>> q_seen, kv_seen;
-  for (const ComputeItem& item : plan.forward.computes) {
+  for (const ComputeItem& item : plan.pass(direction).computes) {
     const auto r = static_cast<size_t>(to_index(item.rank));
     if (item.num_slices == 0) continue;
     if (item.q_tokens != plan.q_lists[item.rank] &&
@@ -312,7 +356,9 @@ RowsSent rows_fetched(const Sizes& sizes) {
 Expected closed_form_moving(const Sizes& sizes, const RowsSent& sent) {
   Expected expected;
   const MovingQuery query(sizes);
-  const ForeignWork work = foreign_work(sizes.plan);
+  const ForeignWork work = foreign_work(
+      sizes.plan, adds_scaled_partials(sizes.plan.scenario.parallel) ? Direction::backward
+                                                                     : Direction::forward);
   const int64_t kv_row = sizes.kv_heads * (sizes.qk + sizes.v);
   for (size_t r = 0; r < sent.q.size(); ++r) {
     expected.forward.push_back(sizes.heads *
@@ -321,6 +367,24 @@ Expected closed_form_moving(const Sizes& sizes, const RowsSent& sent) {
     expected.backward.push_back(
         sizes.heads * (sent.q[r] * query.to_gradients + work.q[r] * query.gradient_back) +
         kv_row * (sent.kv[r] * sizes.element + work.kv[r] * sizes.wire));
+  }
+  return expected;
+}
+
+/// Queries gathered, the lse of all rows to every rank, and scaled results to the owners of the
+/// rows.
+Expected closed_form_scaled(const Sizes& sizes) {
+  const RowsSent sent = rows_gathered(sizes);
+  Expected expected = closed_form_moving(sizes, sent);
+  const MovingQuery query(sizes);
+  const int64_t statistic = sizes.plan.scenario.numerics.dtype == Dtype::fp64 ? 8 : 4;
+  int64_t all_rows = 0;
+  for (int64_t r = 0; r < sizes.ranks; ++r) all_rows += sizes.q_rows(r);
+  for (int64_t r = 0; r < sizes.ranks; ++r) {
+    expected.forward[static_cast<size_t>(r)] =
+        sizes.heads * (sent.q[static_cast<size_t>(r)] * query.to_compute +
+                       (sizes.ranks - 1) * all_rows * statistic +
+                       (all_rows - sizes.q_rows(r)) * (query.back - statistic));
   }
   return expected;
 }
@@ -344,13 +408,16 @@ std::string first_byte_difference(const ByRank& expected, const ByRank& seen,
 /// Checks that the bytes of every transfer equal its rows x heads x head_dim x element size on the
 /// wire. Rows and dtype are what the item itself states, so they are read as the planner reads
 /// them. The closed forms count rows and bytes without them.
-std::optional<std::string> check_item_bytes(const Plan& plan) {
+std::optional<std::string> check_item_bytes(const Plan& plan, std::optional<ItemId>& wrong) {
   const Numerics& numerics = plan.scenario.numerics;
   const CommType type = plan.scenario.parallel.comm_type;
   const bool may_widen_rings = has_windows(type) || type == CommType::custom;
-  for (const Pass* pass : {&plan.forward, &plan.backward}) {
-    for (const TransferItem& item : pass->transfers) {
-      const bool is_partial = item.payload == Payload::partial;
+  for (const Direction direction : kDirections) {
+    const std::vector<TransferItem>& transfers = plan.pass(direction).transfers;
+    for (const TransferItem& item : transfers) {
+      wrong = ItemId{direction, StageKind::transfer, &item - transfers.data()};
+      const bool is_partial = item.payload == Payload::partial ||
+                              (item.payload == Payload::out && item.landing == Landing::add);
       const bool may_be_fp32 =
           is_partial ? plan.scenario.parallel.partial_wire == WireFormat::fp32
                      : (item.payload == Payload::dkv || item.payload == Payload::dq) &&
@@ -404,10 +471,9 @@ std::optional<std::string> check_queries_see(const Plan& plan) {
 /// [rank] Lists of the queries that it computes.
 IdVector<RankId, std::vector<RunListId>> computed_queries(const Plan& plan) {
   IdVector<RankId, std::vector<RunListId>> lists(plan.home.size());
+  std::set<std::pair<RankId, RunListId>> known;
   for (const ComputeItem& item : plan.forward.computes) {
-    std::vector<RunListId>& known = lists[item.rank];
-    if (std::find(known.begin(), known.end(), item.q_tokens) == known.end())
-      known.push_back(item.q_tokens);
+    if (known.insert({item.rank, item.q_tokens}).second) lists[item.rank].push_back(item.q_tokens);
   }
   return lists;
 }
@@ -447,8 +513,10 @@ CheckResult check_cast_bytes(const Plan& plan) {
 }  // namespace
 
 CheckResult check_bytes(const Plan& plan) {
-  if (auto text = check_item_bytes(plan)) return broken("bytes", *text);
-  const Sizes sizes(plan);
+  std::optional<ItemId> wrong;
+  if (auto text = check_item_bytes(plan, wrong)) return broken("bytes", *text, wrong);
+  Sizes sizes(plan);
+  sizes.replicated = count_replicated(plan);
   Expected expected;
   switch (plan.scenario.parallel.comm_type) {
     case CommType::p2p:
@@ -481,7 +549,9 @@ CheckResult check_bytes(const Plan& plan) {
       expected = closed_form_moving(sizes, rows_in_mesh(sizes));
       break;
     case CommType::gather_q:
-      expected = closed_form_moving(sizes, rows_gathered(sizes));
+      expected = adds_scaled_partials(plan.scenario.parallel)
+                     ? closed_form_scaled(sizes)
+                     : closed_form_moving(sizes, rows_gathered(sizes));
       break;
     case CommType::custom:
       return passed("bytes",

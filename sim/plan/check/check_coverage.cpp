@@ -4,6 +4,7 @@
 #include "sim/plan/visible_interval.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -21,6 +22,9 @@ struct Work {
   Direction direction;
   const ComputeItem* item;
 };
+
+/// Meetings of stretches of rows and columns that a proof looks at; minutes.
+constexpr int64_t kMostLooks = int64_t{1} << 34;
 
 using Readers = std::map<std::pair<RunListId, Side>, std::unique_ptr<RowReader>>;
 
@@ -45,16 +49,21 @@ std::string where(const BandSlice& band) {
 /// decide.
 class BandJudge {
  public:
-  BandJudge(const Plan& plan, const SliceRows& slices, const RowReader& q, const RowReader& kv)
-      : plan_(plan), slices_(slices), q_(q), kv_(kv) {}
+  /// `looks` counts, over all bands, what a plan of nothing but tiny stretches would make too many.
+  BandJudge(const Plan& plan, const SliceRows& slices, const RowReader& q, const RowReader& kv,
+            std::atomic<int64_t>& looks)
+      : plan_(plan), slices_(slices), q_(q), kv_(kv), looks_(looks) {}
 
-  std::optional<std::string> complaint(const BandSlice& band) const {
+  std::optional<std::string> complaint(const BandSlice& band) {
     if (band.q0 >= band.q1 || band.k0 >= band.k1 || count_pairs(band) == 0)
       return "the band is empty";
     if (band.q0 < 0 || band.q1 > q_.rows() || band.k0 < 0 || band.k1 > kv_.rows())
       return fmt::format("it leaves the {} query and {} key rows", q_.rows(), kv_.rows());
     const auto [q_from, q_to] = q_.stretches(band.q0, band.q1);
     const auto [k_from, k_to] = kv_.stretches(band.k0, band.k1);
+    const int64_t meetings = (q_to - q_from) * (k_to - k_from);
+    if (meetings > kMostLooks || looks_.fetch_add(meetings) > kMostLooks)
+      return "its rows and columns change their sequence too often to be proved";
     for (const Stretch* a = q_from; a != q_to; ++a) {
       if (a->sequence < 0)
         return fmt::format("row {} is padding", std::max<int64_t>(a->row_begin, band.q0));
@@ -145,6 +154,7 @@ class BandJudge {
   const SliceRows& slices_;
   const RowReader& q_;
   const RowReader& kv_;
+  std::atomic<int64_t>& looks_;
 };
 
 /// Each (bands, q tokens, kv tokens) of both passes once: passes and ranks share them.
@@ -169,7 +179,7 @@ std::vector<Work> distinct_work(const Plan& plan) {
 }
 
 /// Checks that every band of every item lies inside the mask.
-std::optional<std::string> check_bands(const Plan& plan) {
+std::optional<std::string> check_bands(const Plan& plan, std::optional<ItemId>& wrong) {
   const std::vector<Work> works = distinct_work(plan);
   const SliceRows slices(plan);
   Readers readers;
@@ -179,33 +189,44 @@ std::optional<std::string> check_bands(const Plan& plan) {
   }
   const int64_t blocks = std::min<int64_t>(static_cast<int64_t>(works.size()), 64);
   std::vector<std::string> complaints(static_cast<size_t>(blocks));
+  std::vector<std::pair<Direction, const ComputeItem*>> refuted(static_cast<size_t>(blocks));
+  std::atomic<int64_t> looks{0};
   for_each_index(blocks, [&](int64_t block) {
     for (size_t w = static_cast<size_t>(block); w < works.size();
          w += static_cast<size_t>(blocks)) {
       const ComputeItem& item = *works[w].item;
-      const BandJudge judge(plan, slices, *readers.at({item.q_tokens, Side::q}),
-                            *readers.at({item.kv_tokens, Side::kv}));
+      BandJudge judge(plan, slices, *readers.at({item.q_tokens, Side::q}),
+                      *readers.at({item.kv_tokens, Side::kv}), looks);
       for (const BandSlice& band : plan.slices_of(item)) {
         if (auto text = judge.complaint(band)) {
+          refuted[block] = {works[w].direction, &item};
           complaints[block] = where(works[w].direction, item) + where(band) + ": " + *text;
           return;
         }
       }
     }
   });
-  for (const std::string& text : complaints) {
-    if (!text.empty()) return text;
+  for (size_t block = 0; block < complaints.size(); ++block) {
+    if (complaints[block].empty()) continue;
+    const auto [direction, item] = refuted[block];
+    wrong = ItemId{direction, StageKind::compute, item - plan.pass(direction).computes.data()};
+    return complaints[block];
   }
   return std::nullopt;
 }
 
-std::optional<std::string> check_pair_counts(const Plan& plan, Direction direction) {
+std::optional<std::string> check_pair_counts(const Plan& plan, Direction direction,
+                                             std::optional<ItemId>& wrong) {
   for (const ComputeItem& item : plan.pass(direction).computes) {
-    int64_t pairs = 0;
-    for (const BandSlice& band : plan.slices_of(item)) pairs += count_pairs(band);
-    if (pairs * item.heads.size() != item.visible_pairs) {
+    // Bands that share cells may hold more pairs than a number can count.
+    uint64_t pairs = 0;
+    for (const BandSlice& band : plan.slices_of(item))
+      pairs += static_cast<uint64_t>(count_pairs(band));
+    pairs *= static_cast<uint64_t>(item.heads.size());
+    if (pairs != static_cast<uint64_t>(item.visible_pairs)) {
+      wrong = ItemId{direction, StageKind::compute, &item - plan.pass(direction).computes.data()};
       return fmt::format("{}: counts {} pairs, its bands hold {}", where(direction, item),
-                         item.visible_pairs, pairs * item.heads.size());
+                         item.visible_pairs, pairs);
     }
   }
   return std::nullopt;
@@ -214,20 +235,23 @@ std::optional<std::string> check_pair_counts(const Plan& plan, Direction directi
 }  // namespace
 
 CheckResult check_coverage(const Plan& plan) {
-  if (auto text = check_bands(plan)) return broken("coverage", *text);
+  std::optional<ItemId> wrong;
+  if (auto text = check_bands(plan, wrong)) return broken("coverage", *text, wrong);
   // All pairs are inside the mask: now each must be there exactly once.
   const PairPrint print(plan);
   const uint64_t visible = print.of_mask();
   for (const Direction direction : kDirections) {
     if (direction == Direction::backward && !plan.scenario.numerics.backward) continue;
-    if (auto text = check_pair_counts(plan, direction)) return broken("coverage", *text);
+    if (auto text = check_pair_counts(plan, direction, wrong))
+      return broken("coverage", *text, wrong);
     if (print.of_items(direction) == visible) continue;
     return broken("coverage",
                   fmt::format("{}: {}", to_name(direction), print.first_difference(direction)));
   }
   // The items' own counts are proved, so the mask need not be walked again.
-  int64_t pairs = 0;
-  for (const ComputeItem& item : plan.forward.computes) pairs += item.visible_pairs;
+  uint64_t pairs = 0;
+  for (const ComputeItem& item : plan.forward.computes)
+    pairs += static_cast<uint64_t>(item.visible_pairs);
   return passed(
       "coverage",
       fmt::format("each of {} visible (query, key, head) triples is computed exactly once", pairs));

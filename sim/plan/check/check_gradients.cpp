@@ -86,9 +86,7 @@ class ShareWalk {
     const Direction direction = kind_ == BufferKind::out ? Direction::forward : Direction::backward;
     for_each_item(plan_, direction, [&](const ItemId& id, const auto& item) { follow(id, item); });
     for (const HomeBuffers& home : plan_.home)
-      arrive(kind_ == BufferKind::dkv  ? home.dkv
-             : kind_ == BufferKind::dq ? home.dq
-                                       : home.out);
+      arrive(kind_ == BufferKind::dkv ? home.dkv : kind_ == BufferKind::dq ? home.dq : home.out);
     return ledger_.first_difference();
   }
 
@@ -188,10 +186,45 @@ std::optional<std::string> check_arrivals(const Plan& plan, BufferKind kind) {
       is_kv ? "key" : "query", difference->first, is_kv ? "kv " : "", difference->second);
 }
 
+/// Follows which computes' lse are in the lse by which a rank scales its results. Where they are
+/// added, it must be that of all results of these queries, each once.
+std::optional<std::string> check_scales(const Plan& plan) {
+  IdVector<BufferId, uint64_t> included(plan.buffers.size(), 0);
+  std::map<RunListId, uint64_t> all;  // [queries]
+  for (size_t i = 0; i < plan.forward.computes.size(); ++i) {
+    const ComputeItem& item = plan.forward.computes[i];
+    if (item.num_slices > 0) all[item.q_tokens] += fingerprint(static_cast<int64_t>(i));
+  }
+  std::optional<std::string> complaint;
+  for_each_item(
+      plan, Direction::forward,
+      Overload{[&](const ItemId& id, const ComputeItem& item) {
+                 if (item.num_slices > 0) included[item.out] = fingerprint(id.index);
+               },
+               [&](const ItemId&, const MergeItem& item) {
+                 if (item.order == 0) included[item.into] = 0;
+                 if (item.partial != kNoBuffer) included[item.into] += included[item.partial];
+               },
+               [&](const ItemId&, const TransferItem& item) {
+                 if (item.payload == Payload::lse) included[item.to] = included[item.from];
+                 if (item.payload != Payload::out || item.landing != Landing::add) return;
+                 const auto due = all.find(plan.buffer(item.from).tokens);
+                 if (!complaint && included[item.from] != (due == all.end() ? 0 : due->second))
+                   complaint = fmt::format(
+                       "rank {} scales results by another lse than that of all ranks' results",
+                       to_index(item.src));
+               },
+               [](const ItemId&, const auto&) {}});
+  return complaint;
+}
+
 }  // namespace
 
 CheckResult check_partials(const Plan& plan) {
   if (auto text = check_arrivals(plan, BufferKind::out)) return broken("partials", *text);
+  if (adds_scaled_partials(plan.scenario.parallel)) {
+    if (auto text = check_scales(plan)) return broken("partials", *text);
+  }
   return passed("partials", "every result of a compute reaches the owner of its rows exactly once");
 }
 

@@ -1,8 +1,10 @@
 #include "sim/plan/check/check_rows.h"
+#include "sim/plan/item_uses.h"
 #include "sim/plan/visit_items.h"
 
 #include <algorithm>
 #include <map>
+#include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -29,11 +31,17 @@ struct Content {
 struct Landed {
   RunListId rows;
   HeadRange heads;
+  int64_t transfer;
 };
 
 class Walk {
  public:
-  explicit Walk(const Plan& plan) : plan_(plan), contents_(plan.buffers.size()), picker_(plan) {
+  explicit Walk(const Plan& plan)
+      : plan_(plan),
+        contents_(plan.buffers.size()),
+        picker_(plan),
+        read_in_(plan.buffers.size()),
+        written_in_(plan.buffers.size()) {
     for (const BufferId id : plan.buffers.ids()) {
       const BufferSpec& spec = plan.buffer(id);
       at(id).tokens = spec.tokens;
@@ -44,6 +52,7 @@ class Walk {
       at(home.q).is_complete = true;
       at(home.kv).is_complete = true;
       if (home.d_out != kNoBuffer) at(home.d_out).is_complete = true;
+      if (home.replica != kNoBuffer) at(home.replica).is_complete = true;
     }
   }
 
@@ -63,6 +72,7 @@ class Walk {
                                : direction == Direction::backward ? 2
                                                                   : 1;
       if (merged_[c] != expected) {
+        item_ = ItemId{direction, StageKind::compute, static_cast<int64_t>(c)};
         return fmt::format("the result of rank {}, step {} is merged {} times, {} expected",
                            to_index(pass.computes[c].rank), to_index(pass.computes[c].step),
                            merged_[c], expected);
@@ -70,6 +80,9 @@ class Walk {
     }
     return std::nullopt;
   }
+
+  /// The item that was looked at last; nothing at the end of a pass.
+  const std::optional<ItemId>& item() const { return item_; }
 
   std::optional<std::string> check_answers() const {
     for (const RankId rank : plan_.home.ids()) {
@@ -93,6 +106,7 @@ class Walk {
 
   std::optional<std::string> run_stage(const Pass& pass, const Stage& stage) {
     if (stage.kind == StageKind::transfer) return run_transfers(pass, stage);
+    ++stage_;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const Overload run_item{
           [](const TransferItem&) -> std::optional<std::string> { return std::nullopt; },
@@ -100,9 +114,44 @@ class Walk {
           [&](const ComputeItem& item) { return compute(item, i); },
           [&](const MergeItem& item) { return merge(item); },
           [&](const FinishItem& item) { return finish(item); }};
+      item_ = ItemId{direction_, stage.kind, i};
+      if (auto text =
+              visit_item(pass, stage.kind, i, [&](const auto& item) { return touch(item); }))
+        return text;
       if (auto text = visit_item(pass, stage.kind, i, run_item)) return text;
     }
     return std::nullopt;
+  }
+
+  /// Items of a stage may run at the same time: none may write what another reads or writes.
+  template <class Item>
+  std::optional<std::string> touch(const Item& item) {
+    // Merges into one sum follow item order, which the check of their numbers proves.
+    constexpr bool kIsMerge = std::is_same_v<Item, MergeItem>;
+    BufferId shared = kNoBuffer;
+    visit_reads(item, [&](BufferId id) {
+      const bool is_own_sum = kIsMerge && is_written(item, id);
+      if (written_in_[id] == stage_ && !is_own_sum) shared = id;
+    });
+    visit_writes(item, [&](BufferId id) {
+      if ((written_in_[id] == stage_ && !kIsMerge) || read_in_[id] == stage_) shared = id;
+    });
+    if (shared != kNoBuffer)
+      return fmt::format(
+          "step {}, rank {}: two items of one stage use buffer {}, and one writes it",
+          to_index(item.step), to_index(rank_of(item)), to_index(shared));
+    visit_reads(item, [&](BufferId id) {
+      if (!is_written(item, id)) read_in_[id] = stage_;
+    });
+    visit_writes(item, [&](BufferId id) { written_in_[id] = stage_; });
+    return std::nullopt;
+  }
+
+  template <class Item>
+  static bool is_written(const Item& item, BufferId buffer) {
+    bool is_written = false;
+    visit_writes(item, [&](BufferId id) { is_written = is_written || id == buffer; });
+    return is_written;
   }
 
   std::string name(const TransferItem& item) const {
@@ -116,6 +165,7 @@ class Walk {
     std::unordered_set<BufferId> read;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[i];
+      item_ = ItemId{direction_, stage.kind, i};
       const Content& from = at(item.from);
       const bool is_result = plan_.buffer(item.from).role == BufferRole::partial;
       if (!from.is_complete || (is_result && from.result_of == kNothing))
@@ -138,6 +188,7 @@ class Walk {
     std::unordered_map<BufferId, std::vector<Landed>> landed;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[i];
+      item_ = ItemId{direction_, stage.kind, i};
       if (read.contains(item.to))
         return name(item) + ": lands in a buffer that is being sent in the same stage";
       if (item.landing == Landing::add) {
@@ -152,10 +203,12 @@ class Walk {
     }
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[i];
-      if (item.payload == Payload::partial) at(item.to).has_arrived = at(item.to).is_complete;
+      if (item.payload == Payload::partial || item.payload == Payload::lse)
+        at(item.to).has_arrived = at(item.to).is_complete;
       if (item.landing == Landing::add || item.payload == Payload::partial) give_away(item.from);
     }
     for (const auto& [buffer, parts] : landed) {
+      item_ = ItemId{direction_, stage.kind, parts.front().transfer};
       if (auto text = check_disjoint(parts))
         return fmt::format("buffer {}: {}", to_index(buffer), *text);
     }
@@ -184,6 +237,9 @@ class Walk {
         return name(item) + ": a transfer into a ring buffer names no tokens";
       if (item.heads != spec.heads)
         return name(item) + ": some heads of the ring buffer are not sent";
+      std::vector<Landed>& parts = landed[item.to];
+      if (!parts.empty()) return name(item) + ": a ring buffer is filled twice in one stage";
+      parts.push_back({item.to_rows, item.heads, item_->index});
       to.tokens = item.tokens;
       to.is_complete = true;
       to.is_finished = from.is_finished;
@@ -196,7 +252,7 @@ class Walk {
     if (to.landed == 0) to.is_finished = true;
     to.is_finished = to.is_finished && from.is_finished;
     to.landed += rows * item.heads.size();
-    landed[item.to].push_back({item.to_rows, item.heads});
+    landed[item.to].push_back({item.to_rows, item.heads, item_->index});
     if (to.landed > spec.rows * spec.heads.size())
       return name(item) + ": more rows are written than the buffer has";
     to.is_complete = to.landed == spec.rows * spec.heads.size();
@@ -347,7 +403,8 @@ class Walk {
     const BufferSpec& sum = plan_.buffer(item.into);
     const bool travels =
         sum.kind == BufferKind::dkv || (sum.kind == BufferKind::dq && sum.tokens == kNoTokens);
-    if (item.order < into.merges || (!travels && item.order != into.merges)) {
+    const bool is_next = item.order == into.merges;
+    if (!is_next && !(travels && item.order > into.merges && item.order <= to_index(item.step))) {
       return fmt::format("merge {} has order {}, expected {}", where, item.order, into.merges);
     }
     into.merges = item.order + 1;
@@ -356,9 +413,11 @@ class Walk {
     Content& partial = at(item.partial);
     if (partial.result_of == kNothing && !partial.has_arrived)
       return where + " reads a result that is not there";
-    if (plan_.buffer(item.partial).rank != item.rank ||
-        plan_.buffer(item.partial).kind != plan_.buffer(item.into).kind ||
-        plan_.buffer(item.partial).heads != plan_.buffer(item.into).heads)
+    const BufferSpec &from = plan_.buffer(item.partial), &to = plan_.buffer(item.into);
+    const bool is_lse = from.kind == BufferKind::stats && direction_ == Direction::forward &&
+                        to.kind == BufferKind::out;
+    if (from.rank != item.rank || (from.kind != to.kind && !is_lse) ||
+        from.heads.begin < to.heads.begin || from.heads.end > to.heads.end)
       return where + " adds another tensor or another rank's result";
     const RunListId tokens = partial.tokens;
     if (into.tokens == kNoTokens) into.tokens = tokens;
@@ -399,6 +458,9 @@ class Walk {
   RowPicker picker_;
   std::vector<int32_t> merged_;
   Direction direction_ = Direction::forward;
+  std::optional<ItemId> item_;
+  int32_t stage_ = 0;
+  IdVector<BufferId, int32_t> read_in_, written_in_;  // the last stage that did
   std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, bool> same_tokens_;
 };
 
@@ -409,7 +471,7 @@ CheckResult check_movement(const Plan& plan) {
   for (const Direction direction : kDirections) {
     if (direction == Direction::backward && !plan.scenario.numerics.backward) continue;
     if (auto text = walk.run(direction))
-      return broken("movement", fmt::format("{}, {}", to_name(direction), *text));
+      return broken("movement", fmt::format("{}, {}", to_name(direction), *text), walk.item());
     if (auto text = walk.check_answers()) return broken("movement", *text);
   }
   return passed("movement",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -275,8 +276,8 @@ std::vector<TokenRun> RowPicker::pick(RunListId tokens, RunListId rows) {
 CheckResult passed(std::string name, std::string detail) {
   return {std::move(name), true, std::move(detail)};
 }
-CheckResult broken(std::string name, std::string detail) {
-  return {std::move(name), false, std::move(detail)};
+CheckResult broken(std::string name, std::string detail, std::optional<ItemId> item) {
+  return {std::move(name), false, std::move(detail), item};
 }
 
 namespace {
@@ -332,6 +333,15 @@ CheckResult check_ownership(const Plan& plan) {
   const int64_t kv = first_misowned(plan, Side::kv);
   if (kv >= 0)
     return broken("ownership", fmt::format("key token {} is not owned by exactly one rank", kv));
+  for (const Side side : {Side::q, Side::kv}) {
+    const auto& runs = plan.layout.runs(side);
+    for (const RankId rank : plan.home.ids()) {
+      if (!runs.has(rank) || !same_ids(runs[rank], plan.list(plan.lists(side)[rank])))
+        return broken("ownership",
+                      fmt::format("the {} of rank {} are not those of the layout",
+                                  side == Side::q ? "queries" : "keys", to_index(rank)));
+    }
+  }
   return passed("ownership", fmt::format("each of {} query and {} key tokens has one owner",
                                          plan.layout.slots.tokens, plan.layout.slots.kv_tokens));
 }
@@ -360,6 +370,96 @@ std::optional<std::string> check_home(const Plan& plan) {
   return std::nullopt;
 }
 
+/// Looks whether lists name tokens that are there.
+class TokenJudge {
+ public:
+  explicit TokenJudge(const Plan& plan) : plan_(plan), last_(plan.run_lists.size(), -1) {
+    for (const RunListId id : plan.run_lists.ids()) {
+      for (const TokenRun& run : plan.list(id)) {
+        if (run.count() > 0) last_[id] = std::max(last_[id], run.last());
+      }
+    }
+  }
+
+  std::optional<std::string> complaint(RunListId list, Side side) const {
+    if (list == kNoTokens || last_[list] < plan_.layout.slots.tokens_of(side)) return std::nullopt;
+    return fmt::format("names {} token {} of {}", side == Side::q ? "query" : "key", last_[list],
+                       plan_.layout.slots.tokens_of(side));
+  }
+
+ private:
+  const Plan& plan_;
+  IdVector<RunListId, int64_t> last_;  // the largest id
+};
+
+Side side_of_kind(BufferKind kind) {
+  return kind == BufferKind::kv || kind == BufferKind::dkv ? Side::kv : Side::q;
+}
+
+/// Checks that all token lists name tokens of the batch.
+std::optional<std::string> check_tokens(const Plan& plan) {
+  const TokenJudge judge(plan);
+  for (const BufferId id : plan.buffers.ids()) {
+    const BufferSpec& buffer = plan.buffer(id);
+    if (auto text = judge.complaint(buffer.tokens, side_of_kind(buffer.kind)))
+      return fmt::format("buffer {} {}", to_index(id), *text);
+  }
+  for (const Direction direction : kDirections) {
+    const Pass& pass = plan.pass(direction);
+    for (size_t i = 0; i < pass.computes.size(); ++i) {
+      const ComputeItem& item = pass.computes[i];
+      auto text = judge.complaint(item.q_tokens, Side::q);
+      if (!text) text = judge.complaint(item.kv_tokens, Side::kv);
+      if (text) return fmt::format("{}, compute {} {}", to_name(direction), i, *text);
+    }
+    for (size_t i = 0; i < pass.transfers.size(); ++i) {
+      const TransferItem& item = pass.transfers[i];
+      if (auto text = judge.complaint(item.tokens, side_of_kind(kind_of(item.payload))))
+        return fmt::format("{}, transfer {} {}", to_name(direction), i, *text);
+    }
+  }
+  return std::nullopt;
+}
+
+/// Checks that the rows that a rank has besides its own are those that every rank holds: valid keys
+/// at the front of their sequence.
+std::optional<std::string> check_replicas(const Plan& plan) {
+  std::set<RunListId> checked;
+  for (const RankId rank : plan.home.ids()) {
+    if (plan.home[rank].replica == kNoBuffer) continue;
+    const BufferSpec& buffer = plan.buffer(plan.home[rank].replica);
+    if (buffer.kind != BufferKind::kv || buffer.role != BufferRole::home || buffer.rank != rank ||
+        buffer.tokens == kNoTokens)
+      return fmt::format("the buffer of replicated keys of rank {} is not its own", to_index(rank));
+    if (!checked.insert(buffer.tokens).second) continue;
+    const RowReader reader(plan, buffer.tokens, Side::kv);
+    for (int64_t row = 0; row < reader.rows(); ++row) {
+      const RowPlace place = reader.place(row);
+      if (place.sequence < 0 || place.position >= plan.scenario.parallel.kv_replicated)
+        return fmt::format("rank {} holds key token {}, which is not on every rank", to_index(rank),
+                           place.token);
+    }
+  }
+  return std::nullopt;
+}
+
+/// Checks that the memory of all buffers can be counted.
+std::optional<std::string> check_sizes(const Plan& plan) {
+  double bytes = 0;
+  for (const BufferId id : plan.buffers.ids()) {
+    const BufferSpec& buffer = plan.buffer(id);
+    if (buffer.rows > kMaxTokens)
+      return fmt::format("buffer {} has {} rows, the limit is {}", to_index(id), buffer.rows,
+                         kMaxTokens);
+    // Executors keep elements of up to 8 bytes, and 2 statistics a row.
+    bytes += 8.0 * static_cast<double>(buffer.rows) * buffer.heads.size() *
+             static_cast<double>(lanes_of(buffer.kind, plan.scenario.attention) + 2);
+  }
+  constexpr double kMostBytes = 1e17;
+  if (bytes <= kMostBytes) return std::nullopt;
+  return fmt::format("the buffers need {:.3g} bytes, the limit is {:.0e}", bytes, kMostBytes);
+}
+
 bool rows_fit(const Plan& plan, RunListId rows, int64_t capacity) {
   if (rows == kAllRows) return true;
   for (const TokenRun& run : plan.list(rows)) {
@@ -372,13 +472,16 @@ bool rows_fit(const Plan& plan, RunListId rows, int64_t capacity) {
 std::optional<std::string> check_ends(const Plan& plan, const TransferItem& item) {
   const BufferSpec &from = plan.buffer(item.from), &to = plan.buffer(item.to);
   const BufferKind kind = kind_of(item.payload);
-  if (from.kind != kind || to.kind != kind) {
+  if (from.kind != (item.payload == Payload::lse ? BufferKind::out : kind) || to.kind != kind) {
     return fmt::format("calls {} what goes from a {} to a {} buffer", to_name(item.payload),
                        to_name(from.kind), to_name(to.kind));
   }
   if ((item.link == LinkClass::self) != (item.src == item.dst))
     return "names a link that does not join its ranks";
-  if (item.landing == Landing::add && item.payload != Payload::dkv && item.payload != Payload::dq)
+  const bool may_add =
+      item.payload == Payload::dkv || item.payload == Payload::dq ||
+      (item.payload == Payload::out && adds_scaled_partials(plan.scenario.parallel));
+  if (item.landing == Landing::add && !may_add)
     return "adds to rows that no other rank has a share of";
   if (item.payload == Payload::partial && item.src == item.dst)
     return "sends a partial result to its own rank";
@@ -399,6 +502,7 @@ std::optional<std::string> check_ends(const Plan& plan, const TransferItem& item
 
 CheckResult check_buffers(const Plan& plan) {
   if (auto text = check_home(plan)) return broken("buffers", *text);
+  if (auto text = check_replicas(plan)) return broken("buffers", *text);
   for (const BufferId id : plan.buffers.ids()) {
     const BufferSpec& buffer = plan.buffer(id);
     const bool is_kv = buffer.kind == BufferKind::kv || buffer.kind == BufferKind::dkv;
@@ -414,33 +518,43 @@ CheckResult check_buffers(const Plan& plan) {
                                 to_index(buffer.rank), buffer.rows, plan.rows(buffer.tokens)));
     }
   }
-  for (const Pass* pass : {&plan.forward, &plan.backward}) {
+  if (auto text = check_tokens(plan)) return broken("buffers", *text);
+  if (auto text = check_sizes(plan)) return broken("buffers", *text);
+  for (const Direction direction : kDirections) {
+    const Pass* pass = &plan.pass(direction);
     for (size_t t = 0; t < pass->transfers.size(); ++t) {
       const TransferItem& item = pass->transfers[t];
+      const ItemId id{direction, StageKind::transfer, static_cast<int64_t>(t)};
       const BufferSpec& to = plan.buffer(item.to);
       const BufferSpec& from = plan.buffer(item.from);
       if (from.rank != item.src || to.rank != item.dst) {
-        return broken("buffers", fmt::format("transfer {} of step {} names buffers of other ranks",
-                                             t, to_index(item.step)));
+        return broken("buffers",
+                      fmt::format("transfer {} of step {} names buffers of other ranks", t,
+                                  to_index(item.step)),
+                      id);
       }
       const int64_t named_rows = item.tokens == kNoTokens ? 0 : plan.rows(item.tokens);
       if (named_rows > std::min(from.rows, to.rows)) {
         return broken(
             "buffers",
             fmt::format("transfer {} of step {}: {} rows into a buffer of {} on rank {}", t,
-                        to_index(item.step), plan.rows(item.tokens), to.rows, to_index(item.dst)));
+                        to_index(item.step), plan.rows(item.tokens), to.rows, to_index(item.dst)),
+            id);
       }
       if (item.heads.begin < std::max(from.heads.begin, to.heads.begin) ||
           item.heads.end > std::min(from.heads.end, to.heads.end)) {
         return broken(
             "buffers",
             fmt::format("transfer {} of step {} moves heads [{}, {}) that a side does not hold", t,
-                        to_index(item.step), item.heads.begin, item.heads.end));
+                        to_index(item.step), item.heads.begin, item.heads.end),
+            id);
       }
       if (auto text = check_ends(plan, item)) {
-        return broken("buffers", fmt::format("transfer {} of step {} from rank {} to rank {} {}", t,
-                                             to_index(item.step), to_index(item.src),
-                                             to_index(item.dst), *text));
+        return broken(
+            "buffers",
+            fmt::format("transfer {} of step {} from rank {} to rank {} {}", t, to_index(item.step),
+                        to_index(item.src), to_index(item.dst), *text),
+            id);
       }
     }
   }

@@ -94,6 +94,6 @@ CheckResult check_gradients(const Plan& plan);
 CheckResult check_bytes(const Plan& plan);
 
 CheckResult passed(std::string name, std::string detail);
-CheckResult broken(std::string name, std::string detail);
+CheckResult broken(std::string name, std::string detail, std::optional<ItemId> item = std::nullopt);
 
 }  // namespace cpscope

@@ -12,6 +12,8 @@
 namespace cpscope {
 namespace {
 
+constexpr int64_t kMostTokensToSearch = int64_t{1} << 24;
+
 constexpr uint64_t kPrime = (uint64_t{1} << 61) - 1;
 
 uint64_t reduce(uint64_t value) { return value >= kPrime ? value - kPrime : value; }
@@ -38,9 +40,10 @@ int64_t exponent_limit(const Plan& plan) {
   return 2 * std::max(plan.layout.slots.tokens, plan.layout.slots.kv_tokens) + 2;
 }
 
-/// Numbers without a pattern, the same in every run.
-uint64_t draw(uint64_t number) {
-  uint64_t x = (number + 1) * 0x9E3779B97F4A7C15ULL;
+/// Numbers without a pattern, the same in every run with one plan. They depend on the plan, so that
+/// nobody can write a wrong one that fits them.
+uint64_t draw(const Plan& plan, uint64_t number) {
+  uint64_t x = (number + 1) * 0x9E3779B97F4A7C15ULL ^ plan.hash;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
   return (x ^ (x >> 31)) % (kPrime - 2) + 2;
@@ -80,27 +83,35 @@ uint64_t PowerTable::sum(int64_t stride, int64_t begin, int64_t end) const {
 
 PairPrint::PairPrint(const Plan& plan)
     : plan_(plan),
-      x_(draw(1), exponent_limit(plan)),
-      y_(draw(2), exponent_limit(plan)),
-      xy_(multiply(draw(1), draw(2)), exponent_limit(plan)),
+      x_(draw(plan, 1), exponent_limit(plan)),
+      y_(draw(plan, 2), exponent_limit(plan)),
+      xy_(multiply(draw(plan, 1), draw(plan, 2)), exponent_limit(plan)),
       heads_{0},
       q_sums_(plan.run_lists.size()),
       k_sums_(plan.run_lists.size()) {
   for (int32_t head = 0; head < plan.scenario.attention.heads; ++head)
-    heads_.push_back(add(heads_.back(), draw(3 + static_cast<uint64_t>(head))));
+    heads_.push_back(add(heads_.back(), draw(plan, 3 + static_cast<uint64_t>(head))));
   for (PowerTable* table : {&x_, &y_, &xy_}) {
     table->prepare_stride(1);
-    for (const TokenRun& run : plan.runs) {
-      if (run.stride != 1 && run.count() > 1) table->prepare_stride(run.stride);
-    }
   }
+  // Runs of rows may have strides that no batch of so few tokens has.
+  const auto prepare = [&](RunListId list) {
+    for (const TokenRun& run : plan.list(list)) {
+      if (run.stride == 1 || run.count() <= 1) continue;
+      for (PowerTable* table : {&x_, &y_, &xy_}) table->prepare_stride(run.stride);
+    }
+  };
   for (const Pass* pass : {&plan.forward, &plan.backward}) {
     for (const ComputeItem& item : pass->computes) {
       if (item.num_slices == 0) continue;
-      if (!q_sums_[item.q_tokens])
+      if (!q_sums_[item.q_tokens]) {
+        prepare(item.q_tokens);
         q_sums_[item.q_tokens] = std::make_unique<ListSums>(list_sums(y_, item.q_tokens));
-      if (!k_sums_[item.kv_tokens])
+      }
+      if (!k_sums_[item.kv_tokens]) {
+        prepare(item.kv_tokens);
         k_sums_[item.kv_tokens] = std::make_unique<ListSums>(list_sums(x_, item.kv_tokens));
+      }
     }
   }
 }
@@ -243,10 +254,16 @@ std::string PairPrint::chance_of(Direction direction, std::pair<int64_t, int32_t
   return "; no compute item holds both";
 }
 
-std::string PairPrint::first_difference(Direction direction) const {
+std::optional<PairDifference> PairPrint::find_difference(Direction direction) const {
   const BatchSlots& slots = plan_.layout.slots;
-  if (slots.tokens > (int64_t{1} << 24)) return "the batch is too long to name the first pair";
+  if (slots.tokens > kMostTokensToSearch) return std::nullopt;
   const std::vector<ComputeItem>& computes = plan_.pass(direction).computes;
+  constexpr int64_t kMostRows = int64_t{1} << 30, kMostCells = int64_t{1} << 24;
+  int64_t rows = 0;
+  for (const ComputeItem& item : computes) {
+    for (const BandSlice& band : plan_.slices_of(item)) rows += band.q1 - band.q0;
+    if (rows > kMostRows) return std::nullopt;
+  }
   std::map<RunListId, RowReader> q_readers, k_readers;
   const auto reader = [&](auto& readers, RunListId list, Side side) -> const RowReader& {
     return readers.try_emplace(list, plan_, list, side).first->second;
@@ -257,8 +274,9 @@ std::string PairPrint::first_difference(Direction direction) const {
     for (int64_t i = block.begin; i < block.end; ++i) {
       const ColumnRange keys = visible_keys(plan_, block, i);
       if (keys.begin >= keys.end) continue;
-      const uint64_t sum = sum_run(x_, {slot.kv_valid_begin() + keys.begin, slot.kv_valid_begin() + keys.end, 1},
-                                   keys.end - keys.begin);
+      const uint64_t sum =
+          sum_run(x_, {slot.kv_valid_begin() + keys.begin, slot.kv_valid_begin() + keys.end, 1},
+                  keys.end - keys.begin);
       uint64_t& row = open[slot.q_valid_begin() + i];
       row = add(row, multiply(sum, heads_.back()));
     }
@@ -277,7 +295,7 @@ std::string PairPrint::first_difference(Direction direction) const {
     }
   }
   const auto wrong = std::find_if(open.begin(), open.end(), [](uint64_t sum) { return sum != 0; });
-  if (wrong == open.end()) return "no single query differs";
+  if (wrong == open.end()) return std::nullopt;
   const int64_t token = wrong - open.begin();
   // Of this query: how often each key is computed with each head, and by which item first.
   struct Seen {
@@ -286,10 +304,14 @@ std::string PairPrint::first_difference(Direction direction) const {
     const ComputeItem* last = nullptr;
   };
   std::map<std::pair<int64_t, int32_t>, Seen> seen;  // key token, head
+  int64_t cells = 0;
   for (const VisibleBlock& block : visible_blocks(plan_)) {
     const SequenceSlot& slot = slots.sequences[block.sequence];
-    if (token < slot.q_valid_begin() + block.begin || token >= slot.q_valid_begin() + block.end) continue;
+    if (token < slot.q_valid_begin() + block.begin || token >= slot.q_valid_begin() + block.end)
+      continue;
     const ColumnRange keys = visible_keys(plan_, block, token - slot.q_valid_begin());
+    cells += (keys.end - keys.begin) * plan_.scenario.attention.heads;
+    if (cells > kMostCells) return std::nullopt;
     for (int64_t key = keys.begin; key < keys.end; ++key) {
       for (int32_t head = 0; head < plan_.scenario.attention.heads; ++head)
         --seen[{slot.kv_valid_begin() + key, head}].times;
@@ -300,6 +322,8 @@ std::string PairPrint::first_difference(Direction direction) const {
       for (int64_t row = band.q0; row < band.q1; ++row) {
         if (reader(q_readers, item.q_tokens, Side::q).place(row).token != token) continue;
         const ColumnRange columns = columns_of_row(band, row);
+        cells += (columns.end - columns.begin) * item.heads.size();
+        if (cells > kMostCells) return std::nullopt;
         for (int64_t column = columns.begin; column < columns.end; ++column) {
           const int64_t key = reader(k_readers, item.kv_tokens, Side::kv).place(column).token;
           for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
@@ -313,16 +337,25 @@ std::string PairPrint::first_difference(Direction direction) const {
     }
   }
   for (const auto& [cell, found] : seen) {
-    if (found.times == 0) continue;
-    const std::string pair =
-        fmt::format("query token {} and key token {} with head {}", token, cell.first, cell.second);
-    if (found.first == nullptr)
-      return pair + " are never computed" + chance_of(direction, cell, token);
-    return fmt::format("{} are computed by rank {} in step {} and by rank {} in step {}", pair,
-                       to_index(found.first->rank), to_index(found.first->step),
-                       to_index(found.last->rank), to_index(found.last->step));
+    if (found.times != 0)
+      return PairDifference{token, cell.first, cell.second, found.first, found.last};
   }
-  return fmt::format("the keys of query token {} differ", token);
+  return std::nullopt;
+}
+
+std::string PairPrint::first_difference(Direction direction) const {
+  if (plan_.layout.slots.tokens > kMostTokensToSearch)
+    return "the batch is too long to name the first pair";
+  const auto found = find_difference(direction);
+  if (!found) return "no single query differs, or the items have too many pairs to name the first";
+  const std::string pair = fmt::format("query token {} and key token {} with head {}", found->query,
+                                       found->key, found->head);
+  if (found->first == nullptr)
+    return pair + " are never computed" +
+           chance_of(direction, {found->key, found->head}, found->query);
+  return fmt::format("{} are computed by rank {} in step {} and by rank {} in step {}", pair,
+                     to_index(found->first->rank), to_index(found->first->step),
+                     to_index(found->last->rank), to_index(found->last->step));
 }
 
 }  // namespace cpscope

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,14 @@ class PowerTable {
   std::map<int64_t, uint64_t> inverses_;  // of power(stride) - 1
 };
 
+/// One (query, key, head) that a pass computes not at all, or several times.
+struct PairDifference {
+  int64_t query = 0, key = 0;  // packed padded ids
+  int32_t head = 0;
+  const ComputeItem* first = nullptr;  // item that computes it; null: none
+  const ComputeItem* last = nullptr;   // of several the last one
+};
+
 /// A number for a multiset of (query token, key token, query head) triples: the sum of y^query *
 /// x^key * w(head) modulo 2^61 - 1. Two different multisets have the same number with a probability
 /// below 2^-28 (their difference is a polynomial of degree below 2^33 in x, y and w). Bands of
@@ -46,8 +55,11 @@ class PairPrint {
   /// What the compute items of one pass do.
   uint64_t of_items(Direction direction) const;
 
-  /// The first triple that the items of a pass compute more or less often than the mask allows, in
-  /// words. Reads every row of every item. Called when the numbers differ.
+  /// The first triple that the items of a pass compute more or less often than the mask allows.
+  /// Nothing if all are computed once, or the batch has more than 2^24 query tokens. Reads every
+  /// row of every item. Called when the numbers differ.
+  std::optional<PairDifference> find_difference(Direction direction) const;
+  /// The same in words.
   std::string first_difference(Direction direction) const;
 
  private:

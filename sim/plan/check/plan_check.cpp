@@ -3,16 +3,22 @@
 #include "sim/plan/check/check_rows.h"
 #include "sim/plan/visit_items.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace cpscope {
 namespace {
+
+/// Tables of a plan have an entry for every step of every rank.
+constexpr int64_t kMaxStepsOfRanks = int64_t{1} << 27;
 
 /// Checks ids: does the plan have such a rank, list, buffer, head or item?
 class IdJudge {
  public:
   explicit IdJudge(const Plan& plan) : plan_(plan) {}
 
+  int64_t num_ranks() const { return plan_.layout.cp_size; }
   bool is_rank(RankId id) const { return to_index(id) >= 0 && to_index(id) < plan_.layout.cp_size; }
   bool is_list(RunListId id) const { return plan_.run_lists.has(id); }
   bool is_buffer(BufferId id) const { return plan_.buffers.has(id); }
@@ -28,7 +34,8 @@ class IdJudge {
     return is_buffer(home.q) && is_buffer(home.kv) && is_buffer(home.out) &&
            (!has_backward ||
             (is_buffer(home.d_out) && is_buffer(home.dq) && is_buffer(home.dkv))) &&
-           (home.stats == kNoBuffer || is_buffer(home.stats));
+           (home.stats == kNoBuffer || is_buffer(home.stats)) &&
+           (home.replica == kNoBuffer || is_buffer(home.replica));
   }
   bool is_sound(const ComputeItem& item, Direction direction) const {
     return is_rank(item.rank) && is_buffer(item.q) && is_buffer(item.kv) && is_buffer(item.out) &&
@@ -37,11 +44,11 @@ class IdJudge {
            is_list(item.q_tokens) && is_list(item.kv_tokens) &&
            are_heads(item.heads, plan_.scenario.attention.heads) && item.first_slice >= 0 &&
            item.num_slices >= 0 &&
-           item.first_slice + item.num_slices <= static_cast<int64_t>(plan_.slices.size());
+           item.num_slices <= static_cast<int64_t>(plan_.slices.size()) - item.first_slice;
   }
   bool is_sound(const TransferItem& item, Direction) const {
     return is_rank(item.src) && is_rank(item.dst) && is_buffer(item.from) && is_buffer(item.to) &&
-           item.heads.begin >= 0 && item.heads.size() > 0 &&
+           are_heads(item.heads, plan_.scenario.attention.heads) &&
            (item.from_rows == kAllRows || is_list(item.from_rows)) &&
            (item.to_rows == kAllRows || is_list(item.to_rows)) &&
            (item.tokens == kNoTokens || is_list(item.tokens));
@@ -64,7 +71,7 @@ class IdJudge {
 
 /// Checks that every item of one kind is in exactly one stage, of its own step, and has valid ids.
 std::optional<std::string> check_items(const IdJudge& judge, const Pass& pass, Direction direction,
-                                       StageKind kind) {
+                                       StageKind kind, std::optional<ItemId>& wrong) {
   int64_t next = 0;
   for (const Stage& stage : pass.stages) {
     if (stage.kind != kind) continue;
@@ -83,14 +90,18 @@ std::optional<std::string> check_items(const IdJudge& judge, const Pass& pass, D
                              to_name(kind), i);
         return std::nullopt;
       };
-      if (auto text = visit_item(pass, kind, i, complaint)) return text;
+      if (auto text = visit_item(pass, kind, i, complaint)) {
+        wrong = ItemId{direction, kind, i};
+        return text;
+      }
     }
   }
   if (next == count_items(pass, kind)) return std::nullopt;
   return fmt::format("{} {} is in no stage", to_name(kind), next);
 }
 
-std::optional<std::string> check_pass(const IdJudge& judge, const Pass& pass, Direction direction) {
+std::optional<std::string> check_pass(const IdJudge& judge, const Pass& pass, Direction direction,
+                                      std::optional<ItemId>& wrong) {
   int32_t step = 0;
   for (const Stage& stage : pass.stages) {
     if (to_index(stage.step) < step || to_index(stage.step) >= pass.num_steps)
@@ -98,11 +109,14 @@ std::optional<std::string> check_pass(const IdJudge& judge, const Pass& pass, Di
                          step);
     step = to_index(stage.step);
   }
+  if (pass.num_steps > kMaxStepsOfRanks / judge.num_ranks())
+    return fmt::format("{} steps of {} ranks are more than the limit of {}", pass.num_steps,
+                       judge.num_ranks(), kMaxStepsOfRanks);
   if (pass.num_steps != (pass.stages.empty() ? 0 : step + 1))
     return fmt::format("{} steps are announced, the last is step {}", pass.num_steps, step);
   for (const StageKind kind : {StageKind::transfer, StageKind::reorder, StageKind::compute,
                                StageKind::merge, StageKind::finish}) {
-    if (auto text = check_items(judge, pass, direction, kind)) return text;
+    if (auto text = check_items(judge, pass, direction, kind, wrong)) return text;
   }
   return std::nullopt;
 }
@@ -118,7 +132,12 @@ std::optional<std::string> check_lists(const Plan& plan) {
       if (run.stride < 1 || run.begin < 0)
         return fmt::format("run list {} has a run that steps by {} from {}", to_index(id),
                            run.stride, run.begin);
+      if (run.end > 2 * kMaxTokens || (run.count() > 0 && run.last() >= kMaxTokens))
+        return fmt::format("run list {} has an id above the limit of {}", to_index(id), kMaxTokens);
       rows += run.count();
+      if (rows > kMaxTokens)
+        return fmt::format("run list {} has more rows than the limit of {}", to_index(id),
+                           kMaxTokens);
     }
     if (rows != list.rows)
       return fmt::format("run list {} declares {} rows and has {}", to_index(id), list.rows, rows);
@@ -149,8 +168,9 @@ CheckResult check_structure(const Plan& plan) {
       return broken("buffers", fmt::format("buffer {} names what does not exist", to_index(id)));
   }
   for (const Direction direction : kDirections) {
-    if (auto text = check_pass(judge, plan.pass(direction), direction))
-      return broken("buffers", fmt::format("{}, {}", to_name(direction), *text));
+    std::optional<ItemId> wrong;
+    if (auto text = check_pass(judge, plan.pass(direction), direction, wrong))
+      return broken("buffers", fmt::format("{}, {}", to_name(direction), *text), wrong);
   }
   if (!has_backward && !plan.backward.stages.empty())
     return broken("buffers", "the plan has a backward pass, but numerics.backward is off");

@@ -1,9 +1,11 @@
 #pragma once
 
 #include "sim/base/result.h"
+#include "sim/plan/item_event.h"
 #include "sim/plan/plan.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +17,7 @@ struct CheckResult {
   std::string name;  // ownership | buffers | coverage | movement | partials | gradients | bytes
   bool ok = true;
   std::string detail;  // what was proved, or what is wrong: rank, step, item and both values
+  std::optional<ItemId> item = std::nullopt;  // the first item that breaks it, where one does
 };
 
 /// A plan that an executor may run. Only check_plan makes one, and admit_faulty_plan for the fault

@@ -51,7 +51,29 @@ std::optional<Error> fill(PlanBuilder& builder) {
   return std::nullopt;
 }
 
+Result<Plan> build_plan(const Scenario& scenario, const FillPlan& fill_it) {
+  Result<Layout> layout = make_layout(scenario);
+  if (!layout) return layout.error();
+  const int64_t mask_bands = count_mask_bands(scenario.attention, layout.value().slots.sequences);
+  if (mask_bands > kMaxPlanSlices) return too_many_mask_bands(scenario.attention, mask_bands);
+  PlanBuilder builder(scenario, std::move(layout).value());
+  builder.add_home_buffers();
+  if (auto error = fill_it(builder)) return *error;
+  builder.plan().hash = hash_plan(builder.plan());
+  return std::move(builder.plan());
+}
+
 }  // namespace
+
+int64_t count_head_stages(const Scenario& scenario) {
+  const Parallel& parallel = scenario.parallel;
+  if (!has_head_stages(parallel.comm_type) || parallel.heads_per_stage == 0) return 1;
+  const auto divide_up = [](int64_t heads, int64_t parts) { return (heads + parts - 1) / parts; };
+  return divide_up(parallel.comm_type == CommType::a2a
+                       ? divide_up(scenario.attention.heads, parallel.cp_size)
+                       : scenario.attention.kv_heads,
+                   parallel.heads_per_stage);
+}
 
 int64_t estimate_plan_items(const Scenario& scenario) {
   const Parallel& parallel = scenario.parallel;
@@ -62,10 +84,11 @@ int64_t estimate_plan_items(const Scenario& scenario) {
     case CommType::double_ring:
       return ranks * ranks * (sends_queries_backward(scenario) ? 4 : 3) * passes;
     case CommType::all_gather:
+      return ranks * ranks * passes * count_head_stages(scenario);
     case CommType::group_cast:
       return ranks * ranks * passes;
     case CommType::a2a:
-      return ranks * ranks * 3 * passes;
+      return ranks * ranks * 3 * passes * count_head_stages(scenario);
     case CommType::pass_q:
     case CommType::token_ring:
     case CommType::gather_q:
@@ -88,11 +111,24 @@ int64_t estimate_plan_items(const Scenario& scenario) {
 std::optional<Error> refuse_by_rule(const Scenario& scenario) {
   const Parallel& parallel = scenario.parallel;
   const int32_t heads = scenario.attention.heads;
-  if (parallel.comm_type == CommType::a2a && heads % parallel.cp_size != 0) {
-    return make_refusal(fmt::format("a2a requires heads % cp_size == 0: {} heads, {} ranks", heads,
-                                    parallel.cp_size),
-                        "use a cp_size that divides heads, a2a+p2p, or another cp_comm_type",
-                        {"attention.heads"});
+  if (parallel.kv_replicated > 0 && !may_replicate_keys(parallel.comm_type)) {
+    return make_refusal(
+        fmt::format(
+            "{} requires kv_replicated = 0: keys that every rank holds are planned for p2p, "
+            "a2a, a2a+p2p and all_gather only",
+            to_name(parallel.comm_type)),
+        "use one of these", {"parallel.kv_replicated", "parallel.cp_comm_type"});
+  }
+  if (parallel.kv_replicated > 0 && has_ring_backward(parallel.comm_type) &&
+      parallel.ring_backward == RingBackward::q) {
+    return make_refusal(
+        "kv_replicated requires ring_backward = \"kv\": with q, gradients of keys stay on one rank",
+        "use ring_backward = \"kv\"", {"parallel.ring_backward", "parallel.kv_replicated"});
+  }
+  if (parallel.comm_type == CommType::a2a && heads < parallel.cp_size) {
+    return make_refusal(fmt::format("a2a requires heads >= cp_size: heads = {}, cp_size = {}",
+                                    heads, parallel.cp_size),
+                        "use fewer ranks, a2a+p2p, or another cp_comm_type", {"attention.heads"});
   }
   if (has_head_groups(parallel.comm_type) && parallel.cp_size % parallel.a2a_size != 0) {
     return make_refusal(
@@ -113,10 +149,10 @@ std::optional<Error> refuse_by_rule(const Scenario& scenario) {
         "use a ring_window that divides cp_size",
         {"parallel.ring_window", "parallel.cp_comm_type"});
   }
-  if (has_head_groups(parallel.comm_type) && heads % parallel.a2a_size != 0) {
-    return make_refusal(fmt::format("{} requires heads % a2a_size == 0: {} heads, a2a_size {}",
+  if (has_head_groups(parallel.comm_type) && heads < parallel.a2a_size) {
+    return make_refusal(fmt::format("{} requires heads >= a2a_size: heads = {}, a2a_size = {}",
                                     to_name(parallel.comm_type), heads, parallel.a2a_size),
-                        "use an a2a_size that divides heads", {"attention.heads"});
+                        "use a smaller a2a_size", {"attention.heads"});
   }
   if (parallel.comm_type == CommType::a2a_double_ring &&
       parallel.cp_size / parallel.a2a_size % parallel.ring_window != 0) {
@@ -133,15 +169,17 @@ std::optional<Error> refuse_by_rule(const Scenario& scenario) {
 Result<Plan> make_plan(const Scenario& scenario) {
   if (auto error = refuse_by_rule(scenario)) return *error;
   if (auto error = refuse_by_size(scenario)) return *error;
-  Result<Layout> layout = make_layout(scenario);
-  if (!layout) return layout.error();
-  const int64_t mask_bands = count_mask_bands(scenario.attention, layout.value().slots.sequences);
-  if (mask_bands > kMaxPlanSlices) return too_many_mask_bands(scenario.attention, mask_bands);
-  PlanBuilder builder(scenario, std::move(layout).value());
-  builder.add_home_buffers();
-  if (auto error = fill(builder)) return *error;
-  builder.plan().hash = hash_plan(builder.plan());
-  return std::move(builder.plan());
+  return build_plan(scenario, fill);
+}
+
+Result<Plan> make_custom_plan(const Scenario& scenario, const FillPlan& fill_it) {
+  Result<Plan> plan = build_plan(scenario, fill_it);
+  if (!plan) return plan;
+  const Result<Plan> planned = make_plan(scenario);
+  if (planned && planned.value().hash == plan.value().hash) return plan;
+  plan.value().scenario.parallel.comm_type = CommType::custom;
+  plan.value().hash = hash_plan(plan.value());
+  return plan;
 }
 
 }  // namespace cpscope

@@ -1,4 +1,4 @@
-#include "sim/plan/planner/planner_parts.h"
+#include "sim/plan/planner/replicated_keys.h"
 #include "sim/plan/planner/ring_route.h"
 
 namespace cpscope {
@@ -17,16 +17,21 @@ std::optional<Error> plan_hierarchical(PlanBuilder& builder) {
       rings.members[a].push_back(p * a2a_size + a);
     }
   }
-  const HeadExchange exchange = make_head_exchange(builder, groups);
-  for (const ExchangeSeat& seat : exchange.seats) rings.seats.push_back(seat.seat);
-  plan_exchange_in(builder, exchange);
+  const ReplicatedKeys replicated = add_replicated_keys(builder);
+  const HeadExchange exchange = make_head_exchange(builder, groups, replicated, 0);
+  for (const ExchangeSeat& seat : exchange.stages.front()) rings.seats.push_back(seat.seat);
+  ReplicaWork replica;
+  if (auto error = replica.find(builder, replicated, rings.seats)) return error;
+  plan_exchange_in(builder, exchange, 0);
+  replica.add_forward(builder, rings.seats, 0, rings.merges);
   RingState state;
   if (auto error = plan_ring_forward(builder, rings, state)) return error;
-  plan_exchange_out(builder, exchange, ring_size - 1);
+  plan_exchange_out(builder, exchange, 0, ring_size - 1);
   if (!builder.has_backward()) return std::nullopt;
-  plan_gradient_exchange_in(builder, exchange);
+  plan_gradient_exchange_in(builder, exchange, 0);
+  replica.add_backward(builder, rings.seats, 0, rings.merges);
   plan_ring_backward(builder, rings, state);
-  plan_gradient_exchange_out(builder, exchange, ring_size - 1);
+  plan_gradient_exchange_out(builder, exchange, replica, 0, ring_size - 1);
   return std::nullopt;
 }
 

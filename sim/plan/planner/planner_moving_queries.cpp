@@ -2,6 +2,7 @@
 #include "sim/plan/planner/schedule_draft.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cpscope {
 namespace {
@@ -53,10 +54,10 @@ std::optional<Error> plan_pass_q(PlanBuilder& builder) {
     for (const RankId rank : builder.ranks()) {
       const BlockId q = home.q[rank_after(rank, -i, ranks)];
       step.computes.push_back({rank, q, home.kv[rank]});
-      if (i + 1 < ranks) step.during.push_back({rank, rank_after(rank, 1, ranks), q, q});
+      if (i + 1 < ranks) step.during.push_back({rank, rank_after(rank, 1, ranks), q});
     }
   }
-  return compile_draft(builder, draft);
+  return compile_draft(builder, std::move(draft));
 }
 
 std::optional<Error> plan_token_ring(PlanBuilder& builder) {
@@ -67,14 +68,8 @@ std::optional<Error> plan_token_ring(PlanBuilder& builder) {
   IdVector<RankId, BlockId> second;  // of each rank's queries
   for (const RankId rank : builder.ranks()) {
     if (!halves) break;
-    const std::vector<TokenRun> rows = rows_of_second_chunks(builder, rank);
-    std::vector<TokenRun> tokens;
-    const auto list = builder.plan().list(builder.plan().q_lists[rank]);
-    for (const TokenRun& run : rows) {
-      for (const TokenRun& part : slice_rows(list, run.begin, run.end)) append_run(tokens, part);
-    }
-    second.push_back(
-        draft.add_block({Side::q, rank, builder.add_list(tokens), builder.add_list(rows)}));
+    second.push_back(draft.add_block(
+        make_part_block(builder, Side::q, rank, rows_of_second_chunks(builder, rank))));
   }
   // Causal chunks travel towards lower ranks, whose keys they see; beyond rank 0 one chunk does.
   const int32_t direction = halves ? -1 : 1;
@@ -89,10 +84,10 @@ std::optional<Error> plan_token_ring(PlanBuilder& builder) {
       step.computes.push_back({rank, q, home.kv[rank]});
       if (i + 1 == ranks) continue;
       const RankId next = rank_after(rank, direction, ranks);
-      step.during.push_back({rank, next, block_at(next, owner), q});
+      step.during.push_back({rank, next, block_at(next, owner)});
     }
   }
-  return compile_draft(builder, draft);
+  return compile_draft(builder, std::move(draft));
 }
 
 std::optional<Error> plan_helper_ring(PlanBuilder& builder) {
@@ -108,15 +103,15 @@ std::optional<Error> plan_helper_ring(PlanBuilder& builder) {
     DraftStep& before = draft.steps[static_cast<size_t>(i) - 1];
     for (const RankId rank : builder.ranks()) {
       const RankId source = rank_after(rank, -i, ranks);
-      before.during.push_back({source, rank, home.kv[source], home.kv[source]});
+      before.during.push_back({source, rank, home.kv[source]});
       step.computes.push_back({rank, home.q[rank], home.kv[source]});
       // Two ranks that are half a ring apart are in each other's distance: each fetches.
       if (2 * i == ranks) continue;
-      before.during.push_back({source, rank, home.q[source], home.q[source]});
+      before.during.push_back({source, rank, home.q[source]});
       step.computes.push_back({rank, home.q[source], home.kv[rank]});
     }
   }
-  return compile_draft(builder, draft);
+  return compile_draft(builder, std::move(draft));
 }
 
 std::optional<Error> plan_mesh(PlanBuilder& builder) {
@@ -137,7 +132,7 @@ std::optional<Error> plan_mesh(PlanBuilder& builder) {
       const bool takes_keys = keys < num_kv && (queries >= keys || queries == num_q);
       const RankId source = takes_keys ? key_owner(keys) : query_owner(queries);
       const BlockId block = takes_keys ? home.kv[source] : home.q[source];
-      draft.steps[s - 1].during.push_back({source, rank, block, block});
+      draft.steps[s - 1].during.push_back({source, rank, block});
       for (int32_t i = 0; i < (takes_keys ? queries : keys); ++i) {
         draft.steps[s].computes.push_back(takes_keys
                                               ? DraftCompute{rank, home.q[query_owner(i)], block}
@@ -146,7 +141,7 @@ std::optional<Error> plan_mesh(PlanBuilder& builder) {
       ++(takes_keys ? keys : queries);
     }
   }
-  return compile_draft(builder, draft);
+  return compile_draft(builder, std::move(draft));
 }
 
 std::optional<Error> plan_gather_q(PlanBuilder& builder) {
@@ -156,11 +151,14 @@ std::optional<Error> plan_gather_q(PlanBuilder& builder) {
   DraftStep& step = draft.steps.emplace_back();
   for (const RankId rank : builder.ranks()) {
     for (const RankId owner : builder.ranks()) {
-      if (owner != rank) step.before.push_back({owner, rank, home.q[owner], home.q[owner]});
+      if (owner != rank) step.before.push_back({owner, rank, home.q[owner]});
       step.computes.push_back({rank, home.q[owner], home.kv[rank]});
     }
   }
-  return compile_draft(builder, draft);
+  if (!adds_scaled_partials(builder.scenario().parallel))
+    return compile_draft(builder, std::move(draft));
+  if (auto error = plan_scaled_forward(builder)) return error;
+  return compile_backward(builder, std::move(draft));
 }
 
 }  // namespace cpscope

@@ -3,10 +3,15 @@
 #include "sim/plan/planner/plan_builder.h"
 
 #include <array>
+#include <map>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace cpscope {
+
+class ReplicaWork;
+struct ReplicatedKeys;
 
 /// Buffers of one rank of a ring (or of a rank alone) for its computes: query side, own KV, and the
 /// heads that it handles.
@@ -27,6 +32,8 @@ struct Rings {
   std::vector<std::vector<int32_t>> members;  // [ring][position] -> seat
   int32_t window = 0;                         // positions of a window; divides those of a ring
   bool widens_sums = false;                   // gradients travel inside a window in fp32
+  // Merges into an out, or a dq, before the ring's own.
+  std::map<BufferId, int32_t> merges;
 };
 
 struct RingSlots;
@@ -42,10 +49,13 @@ struct RingState {
 std::optional<Error> plan_ring_forward(PlanBuilder& builder, const Rings& rings, RingState& state);
 void plan_ring_backward(PlanBuilder& builder, const Rings& rings, const RingState& state);
 
-/// Buffers of one rank in an exchange. Query-side tensors are exchanged with the seat's query
-/// heads, kv and dkv with its KV heads.
+/// Buffers of one rank for those heads of a stage that read the same KV heads. Query-side tensors
+/// are exchanged with the seat's query heads, kv and dkv with its KV heads. Seats of several stages
+/// that read the same KV head have the same KV buffers.
 struct ExchangeSeat {
-  Seat seat;  // sequence-ordered buffers: all tokens of the group, the rank's share of the heads
+  Seat seat;  // sequence-ordered buffers: all tokens of the group, the stage's heads of the rank
+  size_t group = 0;
+  bool is_first = true, is_last = true;  // of the seats with these KV buffers
   BufferId q_ranked = kNoBuffer, kv_ranked = kNoBuffer,
            out_ranked = kNoBuffer;  // the same rows in rank order
   BufferId d_out_ranked = kNoBuffer, dq_ranked = kNoBuffer, dkv_ranked = kNoBuffer;
@@ -56,6 +66,7 @@ struct GroupSide {
   RunListId to_sequence{}, to_ranks{};
   RunListId ranked{}, sequence{};  // the tokens in either order
   std::vector<RunListId> rows;     // [index] rows of this rank's tokens in the rank-ordered buffer
+  std::vector<RunListId> home_rows;  // [index] the same rows in its home buffers
 };
 
 struct GroupOrder {
@@ -66,23 +77,35 @@ struct GroupOrder {
 };
 
 /// One exchange of heads against tokens inside groups of ranks (Ulysses, Jacobs et al. 2023,
-/// arXiv:2309.14509).
+/// arXiv:2309.14509): member i of a group of n gets query heads [floor(i*H/n), floor((i+1)*H/n))
+/// and the KV heads that they read. In stages (UPipe, arXiv:2602.21196) a rank exchanges its query
+/// heads a few at a time, in order, so that it keeps a KV head until all of them have read it.
 struct HeadExchange {
   std::vector<GroupOrder> groups;
-  IdVector<RankId, ExchangeSeat> seats;
+  std::vector<std::vector<ExchangeSeat>> stages;  // [stage] seats by group, rank and heads
+  std::vector<bool> is_shared;                    // [KV head] several ranks of a group read it
+
+  int32_t num_stages() const { return static_cast<int32_t>(stages.size()); }
+  std::span<const ExchangeSeat> seats(int32_t stage, size_t group) const;
 };
 
+/// `heads_per_stage`: query heads of a rank in a stage, 0 for all.
 HeadExchange make_head_exchange(PlanBuilder& builder,
-                                const std::vector<std::vector<RankId>>& groups);
-/// q, kv: home -> rank order -> sequence order, in step 0 of the forward pass.
-void plan_exchange_in(PlanBuilder& builder, const HeadExchange& exchange);
+                                const std::vector<std::vector<RankId>>& groups,
+                                const ReplicatedKeys& replicated, int32_t heads_per_stage);
+/// q of a stage, and KV that no earlier stage has used: home -> rank order -> sequence order, in
+/// the forward step that has the stage's number.
+void plan_exchange_in(PlanBuilder& builder, const HeadExchange& exchange, int32_t stage);
 /// out: sequence order -> rank order -> home.
-void plan_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32_t step);
-/// d_out: home -> rank order -> sequence order, in step 0 of the backward pass.
-void plan_gradient_exchange_in(PlanBuilder& builder, const HeadExchange& exchange);
-/// dq, dkv: sequence order -> rank order -> home. Shares of a KV head that several ranks read are
-/// added at home.
-void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32_t step);
+void plan_exchange_out(PlanBuilder& builder, const HeadExchange& exchange, int32_t stage,
+                       int32_t step);
+/// d_out: home -> rank order -> sequence order, in the backward step that has the stage's number.
+void plan_gradient_exchange_in(PlanBuilder& builder, const HeadExchange& exchange, int32_t stage);
+/// dq of a stage, and dkv to which no later stage adds: sequence order -> rank order -> home.
+/// Shares of a KV head that several ranks read are added at home.
+/// After the last stage also the shares of `replica`.
+void plan_gradient_exchange_out(PlanBuilder& builder, const HeadExchange& exchange,
+                                const ReplicaWork& replica, int32_t stage, int32_t step);
 
 /// p2p, and double_ring: one ring of all ranks, with windows or without.
 std::optional<Error> plan_rings(PlanBuilder& builder);
@@ -105,19 +128,24 @@ std::optional<Error> plan_helper_ring(PlanBuilder& builder);
 /// Mesh-Attention (arXiv:2512.20968): rank r computes mesh_q query chunks against cp_size / mesh_q
 /// key chunks, its own ones among them; one chunk arrives in each step.
 std::optional<Error> plan_mesh(PlanBuilder& builder);
-/// All queries are gathered on every rank, keys stay, partial results return all at once.
+/// All queries are gathered on every rank, keys stay, partial results return all at once; or, with
+/// combine = reduce_scatter, plan_scaled_forward.
 std::optional<Error> plan_gather_q(PlanBuilder& builder);
+/// A forward over gathered queries as decoders do it: every rank gets the lse of all ranks'
+/// results, scales its own by the lse of all together, and the owners of the rows add what they
+/// get.
+std::optional<Error> plan_scaled_forward(PlanBuilder& builder);
 
-/// One compute item per seat, with all KV present: compute, merge and finish in step 0. `kv_tables`
-/// are by seat, or one for all.
-std::optional<Error> plan_single_step_forward(PlanBuilder& builder, const std::vector<Seat>& seats,
-                                              const std::vector<SliceJob>& jobs,
-                                              const std::vector<PieceTable>& q_tables,
-                                              const std::vector<PieceTable>& kv_tables,
-                                              std::vector<SliceRange>& ranges);
-/// The backward of plan_single_step_forward: dq and dkv of every seat become complete in step 0.
+/// One compute item per seat, with all of its KV present: compute, merge and finish in one step.
+/// `ranges` are by seat; `merges` counts what has been merged into each accumulator.
+void plan_single_step_forward(PlanBuilder& builder, const std::vector<Seat>& seats,
+                              const std::vector<SliceRange>& ranges, int32_t step,
+                              std::map<BufferId, int32_t>& merges);
+/// The backward of plan_single_step_forward: dq of every seat becomes complete; its dkv too, unless
+/// seats of other steps add to the same one.
 void plan_single_step_backward(PlanBuilder& builder, const std::vector<Seat>& seats,
-                               const std::vector<SliceRange>& ranges);
+                               const std::vector<SliceRange>& ranges, int32_t step,
+                               std::map<BufferId, int32_t>& merges);
 
 /// The forward item of a seat against one KV buffer.
 ComputeItem forward_item(const Seat& seat, BufferId kv, RunListId kv_tokens, BufferId partial,

@@ -1,4 +1,4 @@
-#include "sim/plan/planner/planner_parts.h"
+#include "sim/plan/planner/replicated_keys.h"
 #include "sim/plan/planner/ring_route.h"
 
 #include <algorithm>
@@ -36,6 +36,56 @@ std::optional<Error> find_ring_slices(PlanBuilder& builder, const RingRoute& rou
     }
   }
   return std::nullopt;
+}
+
+/// Copies the keys of every rank that not all ranks hold to buffers of their own, for the ring.
+void take_other_keys(PlanBuilder& builder, const ReplicatedKeys& replicated,
+                     std::vector<Seat>& seats) {
+  builder.open_stage(builder.plan().forward, 0, StageKind::transfer);
+  for (Seat& seat : seats) {
+    const auto add = [&](BufferKind kind) {
+      return builder.add_buffer(seat.rank, kind, BufferRole::moved, seat.kv_tokens, seat.kv_heads);
+    };
+    seat.kv_tokens = replicated.other_tokens[seat.rank];
+    TransferItem item;
+    item.src = item.dst = seat.rank;
+    item.from = seat.kv;
+    item.to = seat.kv = add(BufferKind::kv);
+    item.from_rows = replicated.other_rows[seat.rank];
+    item.heads = seat.kv_heads;
+    item.payload = Payload::kv;
+    builder.add_transfer(item);
+    if (builder.has_backward()) seat.dkv = add(BufferKind::dkv);
+  }
+  builder.close_stage();
+}
+
+/// Adds what the ring has summed, and all ranks' shares of the other keys, to the sums at home.
+void bring_gradients_home(PlanBuilder& builder, const ReplicatedKeys& replicated,
+                          const ReplicaWork& replica, const std::vector<Seat>& seats) {
+  Pass& pass = builder.plan().backward;
+  const int32_t step = pass.num_steps - 1;
+  builder.open_stage(pass, step, StageKind::merge);
+  for (const RankId rank : builder.ranks())
+    builder.add_merge(rank, kNoBuffer, builder.plan().home[rank].dkv, 0);
+  builder.close_stage();
+  builder.open_stage(pass, step, StageKind::transfer);
+  for (const Seat& seat : seats) {
+    TransferItem item;
+    item.src = item.dst = seat.rank;
+    item.from = seat.dkv;
+    item.to = builder.plan().home[seat.rank].dkv;
+    item.to_rows = replicated.other_rows[seat.rank];
+    item.heads = seat.kv_heads;
+    item.payload = Payload::dkv;
+    item.landing = Landing::add;
+    builder.add_transfer(item);
+  }
+  builder.close_stage();
+  replica.add_shares_home(builder, step);
+  builder.open_stage(pass, step, StageKind::finish);
+  for (const RankId rank : builder.ranks()) builder.add_finish(rank, builder.plan().home[rank].dkv);
+  builder.close_stage();
 }
 
 }  // namespace
@@ -144,8 +194,12 @@ std::optional<Error> plan_ring_forward(PlanBuilder& builder, const Rings& rings,
   if (auto error = find_ring_slices(builder, route, state)) return error;
   state.kv_slots = add_ring_slots(builder, route, BufferKind::kv);
   std::vector<BufferId> partial;
-  for (const Seat& seat : rings.seats) partial.push_back(builder.add_partial(seat.out));
-  std::vector<int32_t> merges(rings.seats.size(), 0);
+  std::vector<int32_t> merges;
+  for (const Seat& seat : rings.seats) {
+    partial.push_back(builder.add_partial(seat.out));
+    const auto before = rings.merges.find(seat.out);
+    merges.push_back(before == rings.merges.end() ? 0 : before->second);
+  }
   Pass& pass = builder.plan().forward;
   const auto kv_at = [&](int32_t s, int32_t step) {
     return state.kv_slots[static_cast<size_t>(s)].at(route, step, route.seat(s).kv);
@@ -189,11 +243,18 @@ std::optional<Error> plan_rings(PlanBuilder& builder) {
   for (int32_t r = 0; r < builder.num_ranks(); ++r) rings.members.front().push_back(r);
   rings.widens_sums = parallel.comm_type == CommType::double_ring;
   rings.window = rings.widens_sums ? parallel.ring_window : builder.num_ranks();
+  const ReplicatedKeys replicated = add_replicated_keys(builder);
+  if (replicated.are_there()) take_other_keys(builder, replicated, rings.seats);
+  ReplicaWork replica;
+  if (auto error = replica.find(builder, replicated, rings.seats)) return error;
+  replica.add_forward(builder, rings.seats, 0, rings.merges);
   RingState state;
   if (auto error = plan_ring_forward(builder, rings, state)) return error;
   if (!builder.has_backward()) return std::nullopt;
   if (sends_queries_backward(builder.scenario())) builder.add_home_stats();
+  replica.add_backward(builder, rings.seats, 0, rings.merges);
   plan_ring_backward(builder, rings, state);
+  if (replicated.are_there()) bring_gradients_home(builder, replicated, replica, rings.seats);
   return std::nullopt;
 }
 

@@ -24,6 +24,10 @@ class BackwardRing {
         ends_at_home_(!moves_queries_ && !route.rings().widens_sums &&
                       builder.scenario().numerics.dkv_hops == DkvHops::home),
         resting_merges_(route.rings().seats.size(), 0) {
+    for (size_t s = 0; s < resting_merges_.size(); ++s) {
+      const auto before = route.rings().merges.find(resting_sum(route.rings().seats[s]));
+      if (before != route.rings().merges.end()) resting_merges_[s] = before->second;
+    }
     const int32_t inside = route.window() > 1 ? route.window() : 0;
     hops_a_window_ = inside + (route.num_windows() > 1 ? 1 : 0);
     num_hops_ = ends_at_home_ ? last() : route.num_windows() * hops_a_window_;

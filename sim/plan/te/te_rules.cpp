@@ -51,6 +51,12 @@ std::optional<Error> refuse_heads(const Scenario& scenario) {
     return refuse(fmt::format("requires kv_heads % ranks == 0: {} KV heads, {} ranks",
                               attention.kv_heads, group),
                   "use that many KV heads, or fewer ranks", {"attention.kv_heads"});
+  if (has_head_stages(parallel.comm_type) && parallel.heads_per_stage > 0)
+    return refuse("has no stages of heads", "use heads_per_stage = 0",
+                  {"parallel.heads_per_stage"});
+  if (parallel.kv_replicated > 0)
+    return refuse("has no keys that every rank holds", "use kv_replicated = 0",
+                  {"parallel.kv_replicated"});
   if (attention.softmax_type != SoftmaxType::vanilla && parallel.comm_type != CommType::a2a)
     return refuse(fmt::format("has sinks only with a2a: {}", to_name(parallel.comm_type)),
                   "use a2a", {"attention.softmax_type"});

@@ -162,9 +162,34 @@ Result<CheckedPlan> plan_scenario(const Scenario& scenario) {
 }
 
 Result<CheckedPlan> plan_scenario(const LoadedScenario& loaded) {
+  if (loaded.plan) return *loaded.plan;
   Result<CheckedPlan> plan = plan_scenario(loaded.scenario);
   if (!plan) return locate_keys(plan.error(), loaded.text, loaded.path);
   return plan;
+}
+
+Result<CheckedPlan> vary_plan(const Plan& plan, const Scenario& scenario) {
+  Plan variant = plan;
+  variant.scenario = scenario;
+  variant.scenario.parallel.comm_type = CommType::custom;
+  if (!scenario.numerics.backward) variant.backward = {};
+  const bool is_wide = scenario.numerics.dkv_wire == WireFormat::fp32;
+  for (Pass* pass : {&variant.forward, &variant.backward}) {
+    for (TransferItem& item : pass->transfers) {
+      if (item.payload == Payload::partial)
+        item.wire_fp32 = scenario.parallel.partial_wire == WireFormat::fp32;
+      if (item.payload == Payload::dkv || item.payload == Payload::dq) item.wire_fp32 = is_wide;
+      item.bytes = wire_bytes(variant, item);
+    }
+  }
+  variant.hash = hash_plan(variant);
+  return check_plan(std::move(variant));
+}
+
+PlanVariant variants_of(const LoadedScenario& loaded) {
+  if (!loaded.plan) return [](const Scenario& scenario) { return plan_scenario(scenario); };
+  return
+      [plan = loaded.plan](const Scenario& scenario) { return vary_plan(plan->plan(), scenario); };
 }
 
 Result<Executor*> find_executor(Toolbox& toolbox, const std::string& name) {
@@ -225,16 +250,20 @@ std::optional<Error> grade_obstacle(const CheckedPlan& plan) {
                     "use fewer tokens or heads");
 }
 
-CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptions& options) {
+namespace {
+
+template <class MakePlan>
+CaseOutcome run_planned(Toolbox& toolbox, const CaseOptions& options, MakePlan make_checked) {
   CaseOutcome outcome;
   const Result<Executor*> executor = find_executor(toolbox, options.executor);
   if (!executor) return stop(std::move(outcome), executor.error());
   outcome.executor = executor.value()->name();
 
   auto start = std::chrono::steady_clock::now();
-  Result<CheckedPlan> plan = plan_scenario(scenario);
+  Result<CheckedPlan> plan = make_checked();
   if (!plan) return stop(std::move(outcome), plan.error());
   outcome.plan = std::move(plan).value();
+  const Scenario& scenario = outcome.plan->plan().scenario;
   outcome.summary = summarise(outcome.plan->plan());
   outcome.plan_seconds = seconds_since(start);
   if (const auto error = obstacle(outcome, scenario, *executor.value(), options))
@@ -277,8 +306,19 @@ CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptio
   return outcome;
 }
 
+}  // namespace
+
+CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptions& options) {
+  return run_planned(toolbox, options, [&] { return plan_scenario(scenario); });
+}
+
+CaseOutcome run_case(Toolbox& toolbox, const CheckedPlan& plan, const CaseOptions& options) {
+  return run_planned(toolbox, options, [&] { return Result<CheckedPlan>(plan); });
+}
+
 CaseOutcome run_case(Toolbox& toolbox, const LoadedScenario& loaded, const CaseOptions& options) {
-  CaseOutcome outcome = run_case(toolbox, loaded.scenario, options);
+  CaseOutcome outcome = loaded.plan ? run_case(toolbox, *loaded.plan, options)
+                                    : run_case(toolbox, loaded.scenario, options);
   // An error during the run is not an error of the file.
   const bool is_of_file = outcome.error && outcome.error->kind != ErrorKind::failed &&
                           outcome.error->kind != ErrorKind::unavailable;

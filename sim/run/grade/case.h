@@ -59,8 +59,16 @@ struct CaseOutcome {
 
 /// Plans and proves. Errors: refused, bad input or (a proof failed) failed.
 Result<CheckedPlan> plan_scenario(const Scenario& scenario);
-/// The same for a scenario of a file: a refusal names the place in the file.
+/// The same for a loaded file: a refusal names the place in the file, and the plan of a plan
+/// document is that which it holds.
 Result<CheckedPlan> plan_scenario(const LoadedScenario& loaded);
+/// The steps of a plan in other number formats, with other rotary positions, or forward only: all
+/// else in `scenario` must be as in the plan. The plan is called custom, because wires may differ
+/// from those of its schedule.
+Result<CheckedPlan> vary_plan(const Plan& plan, const Scenario& scenario);
+/// What plans a variant of the scenario of a loaded file: vary_plan for a plan document.
+using PlanVariant = std::function<Result<CheckedPlan>(const Scenario&)>;
+PlanVariant variants_of(const LoadedScenario& loaded);
 
 /// The executor of that name, or why it is unavailable here (kind unavailable; bad_input for an
 /// unknown name).
@@ -73,6 +81,8 @@ std::optional<Error> probe_obstacle(const CheckedPlan& plan, const Executor& exe
 std::optional<Error> grade_obstacle(const CheckedPlan& plan);
 
 CaseOutcome run_case(Toolbox& toolbox, const Scenario& scenario, const CaseOptions& options);
+/// The same for a plan that is there.
+CaseOutcome run_case(Toolbox& toolbox, const CheckedPlan& plan, const CaseOptions& options);
 /// Runs the case of a scenario file; a refusal names the place in the file.
 CaseOutcome run_case(Toolbox& toolbox, const LoadedScenario& loaded, const CaseOptions& options);
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -423,23 +424,38 @@ Hops count_hops(const Plan& plan) {
   IdVector<BufferId, int32_t> partials(plan.buffers.size()), shares(plan.buffers.size());
   for (const MergeItem& item : plan.forward.merges) ++partials[item.into];
   // A share in a ring is summed hop by hop: what counts is how often one row is added to in all
-  // hops.
+  // hops. Stages of heads are summed on one rank, in fp32 unless `accumulate` rounds them.
+  const bool rounds_stages = plan.scenario.numerics.accumulate == Accumulate::dtype;
   bool travels_summed = false;
   Hops hops;
   hops.sends_shares = false;
   for (const MergeItem& item : plan.backward.merges) {
-    if (plan.buffer(item.into).kind == BufferKind::dkv)
-      shares[item.into] = std::max(shares[item.into], item.order + 1);
+    const BufferSpec& into = plan.buffer(item.into);
+    if (into.kind != BufferKind::dkv) continue;
+    const bool is_of_stages = into.role == BufferRole::sequence_order && !rounds_stages;
+    shares[item.into] = std::max(shares[item.into], is_of_stages ? 1 : item.order + 1);
   }
+  // [sum][KV head] How many more shares are added to this head than to the one before it.
+  std::map<BufferId, std::map<int32_t, int32_t>> added;
   for (const TransferItem& item : plan.backward.transfers) {
     if (item.payload != Payload::dkv) continue;
     hops.sends_shares |= item.link != LinkClass::self;
     // The sum of two shares is sent on.
     travels_summed = travels_summed || shares[item.from] > 1;
-    if (item.landing == Landing::add) ++shares[item.to];
+    if (item.landing != Landing::add) continue;
+    ++added[item.to][item.heads.begin];
+    --added[item.to][item.heads.end];
   }
-  for (const TransferItem& item : plan.forward.transfers)
+  for (const auto& [sum, changes] : added) {
+    int32_t now = 0, most = 0;
+    for (const auto& [head, change] : changes) most = std::max(most, now += change);
+    shares[sum] += most;
+  }
+  for (const TransferItem& item : plan.forward.transfers) {
     hops.rounds_partials |= item.payload == Payload::partial && !item.wire_fp32;
+    hops.adds_in_dtype |=
+        item.payload == Payload::out && item.landing == Landing::add && !item.wire_fp32;
+  }
   for (const TransferItem& item : plan.backward.transfers) {
     if (item.payload != Payload::dq || item.wire_fp32) continue;
     hops.rounds_dq |= item.landing == Landing::add;

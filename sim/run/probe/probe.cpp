@@ -326,7 +326,14 @@ double estimate_probe_flops(const Scenario& scenario, const Plan& plan, const Ex
 
 Result<ProbeReport> run_probes(const Scenario& scenario, Executor& executor,
                                const MaskWitness& witness, const ShareDone& share) {
-  const auto plan_for = [](const Scenario& probe) { return plan_scenario(probe); };
+  return run_probes(
+      scenario, [](const Scenario& probe) { return plan_scenario(probe); }, executor, witness,
+      share);
+}
+
+Result<ProbeReport> run_probes(const Scenario& scenario, const PlanVariant& plan_for,
+                               Executor& executor, const MaskWitness& witness,
+                               const ShareDone& share) {
   const Result<CheckedPlan> plan = plan_for(probe_scenario(scenario));
   if (!plan) return plan.error();
   ProbeRuns runs(executor, estimate_probe_flops(scenario, plan.value().plan(), executor), share);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/run/executor.h"
+#include "sim/run/grade/case.h"
 
 #include <cstdint>
 #include <functional>
@@ -61,6 +62,10 @@ Result<ProbeReport> probe_plan(const CheckedPlan& plan, Executor& executor,
 /// scenario that is refused, a forward run without an answer.
 Result<ProbeReport> run_probes(const Scenario& scenario, Executor& executor,
                                const MaskWitness& witness, const ShareDone& share);
+/// The same where `plan_for` plans what the probes need: variants of the scenario.
+Result<ProbeReport> run_probes(const Scenario& scenario, const PlanVariant& plan_for,
+                               Executor& executor, const MaskWitness& witness,
+                               const ShareDone& share);
 
 /// Arithmetic of all probes of a scenario, at most; `plan` is that of probe_scenario.
 double estimate_probe_flops(const Scenario& scenario, const Plan& plan, const Executor& executor);

@@ -41,7 +41,7 @@ fitted = [true, false]
 name = "heads"
 cluster = "h200x8"
 pass = "both"
-values = { comm = "a2a", tokens = 4096, ranks = 3 }
+values = { comm = "a2a", tokens = 4096, ranks = 9 }
 measured = 50
 )";
 
@@ -60,7 +60,7 @@ TEST(Validation, PredictsEveryPlaceOfARowAndCountsWhatWasNotFitted) {
   EXPECT_EQ(group.num_counted(), 1);
   EXPECT_DOUBLE_EQ(group.mean_error_percent(), std::abs(group.rows[1].error_percent()));
   EXPECT_NE(group.rows[2].failure.find("a2a"), std::string::npos)
-      << "8 heads on 3 ranks are refused: " << group.rows[2].failure;
+      << "8 heads on 9 ranks are refused: " << group.rows[2].failure;
 
   const std::string text =
       "schema = 1\n[attention]\nheads = 8\nhead_dim = 128\n[batch]\nlengths = [8192]\n[parallel]\n"

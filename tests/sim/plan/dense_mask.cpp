@@ -132,9 +132,15 @@ int64_t count_necessary_kv_bytes(const Plan& plan, DenseCount& visible) {
     for (const int64_t token : expand(plan.list(plan.q_lists[rank])))
       query_owner[static_cast<size_t>(token)] = rank;
   }
+  std::set<int64_t> on_every_rank;
+  for (const SequenceSlot& slot : plan.layout.slots.sequences) {
+    for (int64_t i = 0; i < std::min(slot.kv_valid, plan.scenario.parallel.kv_replicated); ++i)
+      on_every_rank.insert(slot.kv_valid_begin() + i);
+  }
   int64_t rows = 0;
   for (const RankId rank : plan.kv_lists.ids()) {
     for (const int64_t key : expand(plan.list(plan.kv_lists[rank]))) {
+      if (on_every_rank.contains(key)) continue;
       std::set<RankId> readers;
       for (int64_t q = 0; q < visible.tokens; ++q) {
         if (visible.at(q, key, 0) != 0) readers.insert(query_owner[static_cast<size_t>(q)]);

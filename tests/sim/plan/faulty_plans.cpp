@@ -73,6 +73,19 @@ std::vector<Scenario> fetch_scenarios() {
   return scenarios;
 }
 
+std::vector<Scenario> moving_scenarios() {
+  std::vector<Scenario> scenarios;
+  for (const CommType comm :
+       {CommType::pass_q, CommType::token_ring, CommType::mesh, CommType::gather_q})
+    scenarios.push_back(with_heads(make_case({24, 9}, 4, LayoutKind::dual_chunk, comm), 2, 1));
+  Scenario helped =
+      with_heads(make_case({35}, 4, LayoutKind::contiguous, CommType::helper_ring), 2, 1);
+  helped.parallel.partial_wire = WireFormat::fp32;
+  helped.numerics.dkv_wire = WireFormat::fp32;
+  scenarios.push_back(helped);
+  return scenarios;
+}
+
 std::string show_checks(const std::vector<CheckResult>& checks) {
   std::string text;
   for (const CheckResult& check : checks)
@@ -138,20 +151,37 @@ void move_stages(Pass& pass, StageKind kind, int64_t index, int64_t by) {
 
 }  // namespace
 
-const std::vector<GoodPlan>& good_plans() {
-  static const std::vector<GoodPlan> kPlans = [] {
-    std::vector<GoodPlan> made;
-    for (const std::vector<Scenario>& family :
-         {ring_scenarios(), exchange_scenarios(), fetch_scenarios()}) {
-      for (const Scenario& scenario : family) {
-        made.push_back({std::string(to_name(scenario.parallel.comm_type)) + ", " +
-                            std::string(to_name(scenario.parallel.layout)),
-                        plan_of(scenario)});
-      }
+namespace {
+
+std::vector<GoodPlan> plan_all(std::initializer_list<std::vector<Scenario>> families) {
+  std::vector<GoodPlan> made;
+  for (const std::vector<Scenario>& family : families) {
+    for (const Scenario& scenario : family) {
+      made.push_back({std::string(to_name(scenario.parallel.comm_type)) + ", " +
+                          std::string(to_name(scenario.parallel.layout)),
+                      plan_of(scenario)});
     }
-    return made;
-  }();
+  }
+  return made;
+}
+
+}  // namespace
+
+const std::vector<GoodPlan>& good_plans() {
+  static const std::vector<GoodPlan> kPlans =
+      plan_all({ring_scenarios(), exchange_scenarios(), fetch_scenarios()});
   return kPlans;
+}
+
+const std::vector<GoodPlan>& moving_plans() {
+  static const std::vector<GoodPlan> kPlans = plan_all({moving_scenarios()});
+  return kPlans;
+}
+
+std::vector<GoodPlan> plans_of_every_type() {
+  std::vector<GoodPlan> plans = good_plans();
+  plans.insert(plans.end(), moving_plans().begin(), moving_plans().end());
+  return plans;
 }
 
 void expect_caught(const std::string& check, const Fault& fault, int min_plans,

@@ -20,6 +20,11 @@ struct GoodPlan {
 /// ranks, both values of dkv_hops and both dispatches of group_cast.
 const std::vector<GoodPlan>& good_plans();
 
+/// Correct plans of every communication type in which queries move and partial results return.
+const std::vector<GoodPlan>& moving_plans();
+/// Both.
+std::vector<GoodPlan> plans_of_every_type();
+
 /// The place of a planted fault; -1 = the message need not name it.
 struct Place {
   int32_t rank = -1;

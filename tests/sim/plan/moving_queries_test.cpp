@@ -33,11 +33,6 @@ void expect_each(const std::vector<int64_t>& bytes, int64_t expected, const char
     EXPECT_EQ(bytes[rank], expected) << what << " of rank " << rank;
 }
 
-void expect_proved(const Plan& plan) {
-  for (const CheckResult& check : inspect_plan(plan))
-    EXPECT_TRUE(check.ok) << check.name << ": " << check.detail;
-}
-
 // Llama3-8B, 131072 tokens, 8 ranks, bf16: 7 hops of 16384 rows x 32 heads x 128 x 2 bytes, and 7
 // results of 256 + 4 bytes a row and head.
 TEST(MovingQueries, PassQSendsQueriesRoundTheRingAndResultsAtTheEnd) {
@@ -118,6 +113,61 @@ TEST(MovingQueries, GatheredQueriesMeetTheKeysOfEveryRankInOneStep) {
   expect_each(summary.forward_bytes, 939'524'096 + 939'524'096, "forward");
 }
 
+// Decoding with MLA's heads: 64 queries, 128 heads, one KV head, head_dim 576 and 512, 8 ranks,
+// bf16.
+TEST(MovingQueries, DecodersSendTheBytesThatAreKnownOfTheirTwoCombines) {
+  Scenario scenario = make_cross_case({64}, {4096}, 8, LayoutKind::contiguous, CommType::gather_q);
+  scenario.attention.heads = 128;
+  scenario.attention.head_dim_qk = 576;
+  scenario.attention.head_dim_v = 512;
+  scenario.attention.mask_type = MaskType::causal_bottom_right;
+  for (const Combine combine : {Combine::all_to_all, Combine::reduce_scatter}) {
+    scenario.parallel.combine = combine;
+    const Plan plan = plan_of(scenario);
+    expect_proved(plan);
+    const PlanSummary summary = summarise(plan);
+    EXPECT_EQ(summary.steps, 1);
+    // 8.258 MB of queries and 7.340 MB of results.
+    expect_each(summary.forward_bytes, 8'257'536 + 7'340'032, "forward");
+    // 0.229 MB of all lse, or the lse of the results: 7.369 MB with them.
+    expect_each(summary.forward_small_bytes,
+                combine == Combine::reduce_scatter ? 229'376 : 7'368'704 - 7'340'032, "lse");
+  }
+}
+
+TEST(MovingQueries, ResultsAreScaledByTheLseOfAllRanksEachOnce) {
+  Scenario scenario = make_moving_case(64, 4, CommType::gather_q, 2, 1);
+  scenario.parallel.combine = Combine::reduce_scatter;
+  const Plan healthy = plan_of(scenario);
+  Plan plan = healthy;
+  // Rank 0 takes the lse of rank 1 for that of rank 2 as well.
+  BufferId first = kNoBuffer;
+  for (MergeItem& item : plan.forward.merges) {
+    if (item.rank != RankId{0} || item.partial == kNoBuffer ||
+        plan.buffer(item.partial).kind != BufferKind::stats)
+      continue;
+    if (item.order == 1) first = item.partial;
+  }
+  ASSERT_NE(first, kNoBuffer);
+  const auto arrives = std::find_if(
+      plan.forward.transfers.begin(), plan.forward.transfers.end(), [](const TransferItem& item) {
+        return item.payload == Payload::lse && item.dst == RankId{0} && item.src == RankId{2};
+      });
+  ASSERT_NE(arrives, plan.forward.transfers.end());
+  for (const TransferItem& item : healthy.forward.transfers) {
+    if (item.payload != Payload::lse || item.dst != RankId{2} || item.src != RankId{1}) continue;
+    arrives->src = item.src;
+    arrives->from = item.from;
+  }
+  const std::vector<CheckResult> checks = inspect_plan(plan);
+  const auto partials = std::find_if(checks.begin(), checks.end(), [](const CheckResult& check) {
+    return check.name == "partials";
+  });
+  ASSERT_NE(partials, checks.end());
+  EXPECT_EQ(partials->detail,
+            "rank 0 scales results by another lse than that of all ranks' results");
+}
+
 TEST(MovingQueries, AWiderWireCostsTwiceTheBytesOfTheResults) {
   Scenario scenario = make_moving_case(131072, 8, CommType::pass_q, 32, 8);
   scenario.parallel.partial_wire = WireFormat::fp32;
@@ -184,16 +234,21 @@ void drop(Pass& pass, StageKind kind, int64_t index) {
 }
 
 TEST(MovingQueries, APlanThatLosesOrMovesOneItemIsRefused) {
+  std::vector<Scenario> scenarios;
   for (const auto& [comm, ring_backward] : {std::pair{CommType::pass_q, RingBackward::kv},
                                             {CommType::token_ring, RingBackward::kv},
                                             {CommType::helper_ring, RingBackward::kv},
                                             {CommType::mesh, RingBackward::kv},
-                                            {CommType::gather_q, RingBackward::kv},
                                             {CommType::p2p, RingBackward::q},
                                             {CommType::double_ring, RingBackward::kv},
-                                            {CommType::double_ring, RingBackward::q}}) {
-    Scenario scenario = make_moving_case(64, 4, comm, 2, 1);
-    scenario.parallel.ring_backward = ring_backward;
+                                            {CommType::double_ring, RingBackward::q},
+                                            {CommType::gather_q, RingBackward::kv},
+                                            {CommType::gather_q, RingBackward::kv}}) {
+    scenarios.push_back(make_moving_case(64, 4, comm, 2, 1));
+    scenarios.back().parallel.ring_backward = ring_backward;
+  }
+  scenarios.back().parallel.combine = Combine::reduce_scatter;
+  for (const Scenario& scenario : scenarios) {
     const Plan healthy = plan_of(scenario);
     expect_proved(healthy);
     expect_refused(healthy, "lost transfer", [](Pass& pass, size_t i, bool counts) {

@@ -1,7 +1,10 @@
 #include "tests/sim/plan/plan_cases.h"
 
+#include "sim/plan/check/plan_check.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/scenario/scenario_file.h"
+
+#include <gtest/gtest.h>
 
 namespace cpscope::tests {
 
@@ -42,6 +45,11 @@ std::string show(const std::vector<int64_t>& ids) {
 Layout layout_of(const Scenario& scenario) { return make_layout(scenario).value(); }
 
 Plan plan_of(const Scenario& scenario) { return make_plan(scenario).value(); }
+
+void expect_proved(const Plan& plan) {
+  for (const CheckResult& check : inspect_plan(plan))
+    EXPECT_TRUE(check.ok) << check.name << ": " << check.detail << "\n" << show(plan.scenario);
+}
 
 Order query_order(const Layout& layout) {
   Order order;

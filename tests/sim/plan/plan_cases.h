@@ -34,6 +34,9 @@ std::string show(const std::vector<int64_t>& ids);
 Layout layout_of(const Scenario& scenario);
 Plan plan_of(const Scenario& scenario);
 
+/// Fails the test where a check of the plan does not pass.
+void expect_proved(const Plan& plan);
+
 /// Token ids of every rank in local order.
 Order query_order(const Layout& layout);
 Order key_order(const Layout& layout);

@@ -210,6 +210,12 @@ TEST(TeView, RefusesByNameWhatTransformerEngineHasNot) {
   scenario = make_case({16}, 2, LayoutKind::dual_chunk, CommType::a2a);
   scenario.attention.heads = 2;
   expect_te_refusal(scenario, "requires kv_heads % ranks == 0: 1 KV heads, 2 ranks");
+  scenario.attention.kv_heads = 2;
+  scenario.parallel.heads_per_stage = 1;
+  expect_te_refusal(scenario, "has no stages of heads");
+  scenario = make_case({16}, 2);
+  scenario.parallel.kv_replicated = 4;
+  expect_te_refusal(scenario, "has no keys that every rank holds");
 }
 
 /// Packed tokens in order, keys gathered: TransformerEngine's NO_LOAD_BALANCE.

@@ -62,14 +62,13 @@ struct RefusedPlace {
 };
 
 constexpr RefusedPlace kRefusedPlaces[] = {
-    {"a2a_heads_not_divisible", "heads = |6"},
-    {"a2a_more_ranks_than_heads", "heads = |8"},
+    {"a2a_fewer_heads_than_ranks", "heads = |6"},
     {"chunks_too_many", "chunk_size = |1"},
     {"contiguous_tokens_misfit", "lengths = |[1000, 137]"},
     {"dual_chunk_kv_length_misfits", "kv_lengths = [|1001, 136]"},
     {"dual_chunk_length_misfits", "lengths = [1000, |137]"},
     {"dual_chunk_packed_tokens_misfit", "lengths = |[1000, 140]"},
-    {"hierarchical_heads_not_divisible", "heads = |6"},
+    {"hierarchical_fewer_heads_than_ranks", "heads = |3"},
     {"indices_too_many", "indices_file = |\"indices_too_many.json\""},
     {"lpt_chunks_too_many", "dispatch_chunk = |1"},
     {"lpt_fewer_chunks_than_ranks", "|[parallel]"},

@@ -183,6 +183,9 @@ Parallel pick_parallel() {
   parallel.partial_wire = pick(kWireFormats);
   parallel.mesh_q = parallel.a2a_size;
   parallel.ring_backward = pick(kRingBackwards);
+  parallel.kv_replicated = pick_bool() ? 0 : pick_integer(1, kMaxTokens);
+  parallel.combine = pick(kCombines);
+  parallel.heads_per_stage = pick_bool() ? 0 : static_cast<int32_t>(pick_integer(1, kMaxHeads));
   return parallel;
 }
 
