@@ -341,7 +341,6 @@ def test_what_is_wrong_is_said_with_its_line(said):
     assert said in told(WRONG[said])
 
 
-
 def test_options_that_do_not_exist_are_named():
     with pytest.raises(cpscope.InputError, match="results return at another time: 'later'"):
         cpscope.Schedule(small(), returns="later")
