@@ -308,7 +308,7 @@ class DocumentReader {
           item.bytes = json_.integer(0, kMaxStored);
           return;
         case 11:
-          item.link = read_choice(json_, LinkClass::direct);
+          item.link = read_choice(json_, LinkClass::outer_ring);
           has_link = true;
           return;
         case 12:
