@@ -149,11 +149,6 @@ void write_mask(const PlanIndex& plan, CsvWriter& csv) {
   }
 }
 
-std::string_view name_of(LinkClass link) {
-  constexpr std::string_view kNames[] = {"self", "ring", "group", "direct", "outer_ring"};
-  return kNames[static_cast<size_t>(link)];
-}
-
 void write_traffic(const PlanIndex& plan, CsvWriter& csv) {
   csv.line("pass", "item", "step", "stage_of_step", "source_rank", "destination_rank", "payload",
            "link", "landing", "rows", "head_begin", "head_end", "wire_bytes");
@@ -164,7 +159,7 @@ void write_traffic(const PlanIndex& plan, CsvWriter& csv) {
     for (int64_t i = stage.begin; i < stage.end && !csv.is_stopped(); ++i) {
       const TransferItem& item = plan.pass(stage.direction).transfers[static_cast<size_t>(i)];
       csv.line(to_name(stage.direction), i, stage.step + 1, s - first + 1, to_index(item.src),
-               to_index(item.dst), to_name(item.payload), name_of(item.link),
+               to_index(item.dst), to_name(item.payload), to_name(item.link),
                item.landing == Landing::add ? "add" : "replace", plan.plan().rows_of(item),
                item.heads.begin, item.heads.end, item.bytes);
     }

@@ -37,11 +37,17 @@ std::string name_stage(const PlanIndex& plan, int32_t stage) {
 }
 
 std::string_view describe_role(BufferRole role) {
-  constexpr std::string_view kWords[] = {
-      "own rows in local order",  "passing by, even hops",
-      "passing by, odd hops",     "one rank after another",
-      "by ascending token",       "rows of others that own queries need",
-      "rows computed for others", "one result before it is merged"};
+  constexpr std::string_view kWords[] = {"own rows in local order",
+                                         "passing by, even hops",
+                                         "passing by, odd hops",
+                                         "from another window, even hops",
+                                         "from another window, odd hops",
+                                         "one rank after another",
+                                         "by ascending token",
+                                         "rows of others that own queries need",
+                                         "rows computed for others",
+                                         "one result before it is merged"};
+  static_assert(std::size(kWords) == static_cast<size_t>(BufferRole::partial) + 1);
   return kWords[static_cast<size_t>(role)];
 }
 

@@ -8,6 +8,7 @@
 #include "sim/documents/te_text.h"
 #include "sim/documents/verdict_text.h"
 #include "sim/plan/check/plan_text.h"
+#include "sim/plan/document/plan_document.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/plan/visit_items.h"
 #include "sim/run/grade/case.h"
@@ -209,6 +210,15 @@ std::string plan_document(const PlanBox& box, bool is_summary) {
   });
 }
 
+/// The plan document that `cpscope check` proves.
+std::string whole_plan(const PlanBox& box) {
+  return unlocked([&] {
+    std::ostringstream out;
+    write_plan_document(box.checked.plan(), out);
+    return out.str();
+  });
+}
+
 /// The items of the plan in the order of its stages, a list of numbers for each column: pass (0
 /// forward, 1 backward), kind (StageKind), item, step, rank (a transfer's sender), to, bytes,
 /// pairs.
@@ -345,6 +355,7 @@ void bind_scenario(nb::module_& module) {
   nb::class_<PlanBox>(module, "Plan")
       .def_prop_ro("hash", [](const PlanBox& box) { return to_hex(box.checked.plan().hash); })
       .def("document", &plan_document, "is_summary"_a)
+      .def("whole", &whole_plan)
       .def(
           "text",
           [](const PlanBox& box, int64_t lines) {

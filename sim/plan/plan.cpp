@@ -141,6 +141,7 @@ std::string_view to_name(BufferRole value) {
   constexpr std::string_view kNames[] = {"home",    "ring_a",     "ring_b",         "outer_a",
                                          "outer_b", "rank_order", "sequence_order", "received",
                                          "moved",   "partial"};
+  static_assert(std::size(kNames) == static_cast<size_t>(BufferRole::partial) + 1);
   return kNames[static_cast<size_t>(value)];
 }
 
@@ -151,6 +152,7 @@ std::string_view to_name(Payload value) {
 
 std::string_view to_name(LinkClass value) {
   constexpr std::string_view kNames[] = {"self", "ring", "group", "direct", "outer_ring"};
+  static_assert(std::size(kNames) == static_cast<size_t>(LinkClass::outer_ring) + 1);
   return kNames[static_cast<size_t>(value)];
 }
 

@@ -1,5 +1,6 @@
 """Schedules that a caller writes: the examples, what is proved of them, and errors in the author's words."""
 import importlib.util
+import json
 import pathlib
 import re
 import time
@@ -484,11 +485,21 @@ def test_a_schedule_is_shown_predicted_and_written():
     s = ring_of(cpscope.Schedule(small()))
     assert "<svg" in s.show("balance", theme="light").svg and "<svg" in s._repr_html_()
     assert s.timeline("h200x8").total_us > 0
-    assert "custom" in s.to_json()
     assert repr(s) == "<cpscope.Schedule of 4 steps on 4 ranks, 28 sends and computes>"
     assert repr(s.kv(1, heads=2)) == "<cpscope.Block: the keys of rank 1, KV head 2>"
     assert not s.compare_with("a2a") and "only here: forward" in repr(s.compare_with("a2a"))
     assert s.compare_with(s) and s.compare_with(s.plan()).is_same_plan
+
+
+def test_the_program_proves_and_runs_what_is_written(program, tmp_path):
+    s = ring_of(cpscope.Schedule(small(), gradients="with_keys"))
+    (tmp_path / "plan.json").write_text(s.to_json())
+    assert program("check", tmp_path / "plan.json")["plan_hash"] == s.plan().hash
+    assert program("run", tmp_path / "plan.json")["passed"]
+    document = json.loads(s.to_json())
+    document["forward"]["merges"].pop()
+    (tmp_path / "wrong.json").write_text(json.dumps(document))
+    assert "error" in program("check", tmp_path / "wrong.json") or not program("check", tmp_path / "wrong.json")["passed"]
 
 
 def test_the_page_runs():

@@ -4,6 +4,7 @@
 #include "gui/model/describe.h"
 #include "gui/model/item_words.h"
 
+#include <iterator>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,9 +14,11 @@ namespace {
 
 std::string_view describe_comm_type(CommType type) {
   constexpr std::string_view kWords[] = {
-      "ring",       "all-to-all",       "all-gather",     "all-to-all and ring",
-      "group-cast", "pass-Q ring",      "TokenRing",      "helper ring",
-      "mesh",       "gathered queries", "custom schedule"};
+      "ring",           "all-to-all",       "all-gather",  "all-to-all and ring",
+      "group-cast",     "pass-Q ring",      "TokenRing",   "helper ring",
+      "mesh",           "gathered queries", "double ring", "all-to-all and double ring",
+      "custom schedule"};
+  static_assert(std::size(kWords) == static_cast<size_t>(CommType::custom) + 1);
   return kWords[static_cast<size_t>(type)];
 }
 

@@ -297,8 +297,8 @@ class Schedule:
         return compare_items(self.plan(), theirs, name)
 
     def to_json(self) -> str:
-        """The plan as text, as `cpscope plan --json` prints it."""
-        return self.plan().to_json()
+        """The whole plan as a document: `cpscope check` proves it, and `cpscope run`, `verify`, `timeline` and `render` take it."""
+        return self.plan()._core.whole()
 
     def _repr_html_(self) -> str:
         return self.plan()._repr_html_()

@@ -29,6 +29,11 @@ int64_t common_stride_of(const Runs& runs, RunOf run_of) {
 }
 
 void add_unit_run(const TokenRun& run, int64_t stride, std::vector<ClassInterval>& intervals) {
+  if (run.count() < stride) {
+    for (int64_t id = run.begin; id < run.end; ++id)
+      intervals.push_back({id % stride, id / stride, id / stride + 1});
+    return;
+  }
   for (int64_t residue = 0; residue < stride; ++residue) {
     const int64_t first = run.begin + ((residue - run.begin) % stride + stride) % stride;
     if (first >= run.end) continue;
@@ -283,9 +288,13 @@ CheckResult broken(std::string name, std::string detail, std::optional<ItemId> i
 namespace {
 
 int64_t first_misowned(const Plan& plan, Side side) {
-  std::vector<WeightedRun> runs{{{0, plan.layout.slots.tokens_of(side), 1}, ~uint64_t{0}}};
+  const int64_t tokens = plan.layout.slots.tokens_of(side);
+  std::vector<WeightedRun> runs{{{0, tokens, 1}, ~uint64_t{0}}};
   for (const RunListId list : plan.lists(side)) {
-    for (const TokenRun& run : plan.list(list)) runs.push_back({run, 1});
+    for (const TokenRun& run : plan.list(list)) {
+      if (run.count() > 0 && run.last() >= tokens) return run.last();
+      runs.push_back({run, 1});
+    }
   }
   return first_unbalanced(runs);
 }

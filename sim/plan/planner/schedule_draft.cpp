@@ -57,8 +57,8 @@ bool sends_queries(const ScheduleDraft& draft, const std::vector<ReadStep>& step
 }
 
 /// `steps`: of the forward, which have been read.
-std::optional<Error> add_backward(PlanBuilder& builder, ScheduleDraft& draft,
-                                  std::vector<ReadStep> steps, DraftTrace& trace) {
+std::optional<Error> compile_backward_steps(PlanBuilder& builder, ScheduleDraft& draft,
+                                            std::vector<ReadStep> steps, DraftTrace& trace) {
   const bool has_own = draft.backward_steps.has_value();
   if (has_own) {
     steps.clear();
@@ -103,7 +103,7 @@ std::optional<Error> compile_draft(PlanBuilder& builder, ScheduleDraft draft, Dr
   compile_pass(builder, draft, steps, Direction::forward);
   places.forward_computes = places_of_computes(steps, Direction::forward);
   if (!builder.has_backward()) return std::nullopt;
-  return add_backward(builder, draft, std::move(steps), places);
+  return compile_backward_steps(builder, draft, std::move(steps), places);
 }
 
 std::optional<Error> compile_backward(PlanBuilder& builder, ScheduleDraft draft) {
@@ -111,7 +111,7 @@ std::optional<Error> compile_backward(PlanBuilder& builder, ScheduleDraft draft)
   DraftTrace unread;
   std::vector<ReadStep> steps;
   if (auto error = DraftReader(builder, draft).read(draft.steps, steps, unread.wrong)) return error;
-  return add_backward(builder, draft, std::move(steps), unread);
+  return compile_backward_steps(builder, draft, std::move(steps), unread);
 }
 
 }  // namespace cpscope

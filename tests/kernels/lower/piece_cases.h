@@ -18,6 +18,13 @@ inline constexpr int64_t kLongestSequence = 40;
 inline constexpr int64_t kLongestSequence = 400;
 #endif
 
+/// The scenario without what the GPU executors reject.
+inline Scenario without_rejected(Scenario scenario) {
+  scenario.parallel.ring_backward = RingBackward::kv;
+  scenario.parallel.heads_per_stage = 0;
+  return scenario;
+}
+
 /// A random scenario in a dtype that devices support; fp64 becomes bf16. moves_queries: of a
 /// communication type in which other ranks' results are merged.
 inline Scenario random_device_scenario(uint64_t seed, int64_t max_length = kLongestSequence,
@@ -28,7 +35,7 @@ inline Scenario random_device_scenario(uint64_t seed, int64_t max_length = kLong
   space.moves_queries = moves_queries;
   Scenario scenario = random_scenario(seed, space);
   if (scenario.numerics.dtype == Dtype::fp64) scenario.numerics.dtype = Dtype::bf16;
-  return scenario;
+  return without_rejected(scenario);
 }
 
 /// Enough heads for several pieces, and rows in few stretches.

@@ -39,7 +39,7 @@ Scenario scenario_of(uint64_t seed) {
   Scenario scenario = random_scenario(seed, space);
   constexpr Dtype kDtypes[] = {Dtype::bf16, Dtype::fp16, Dtype::fp32};
   scenario.numerics.dtype = kDtypes[seed % 3];
-  return scenario;
+  return without_rejected(scenario);
 }
 
 /// A record of the run with answers, items and budgets.
