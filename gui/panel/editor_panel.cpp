@@ -189,7 +189,7 @@ void edit_parallel(Ui& ui, Editor& editor) {
     editor.choice("backward ring", "parallel.ring_backward", parallel.ring_backward, kRingBackwards,
                   "What travels in the backward: keys and values, or queries");
   if (may_replicate_keys(parallel.comm_type))
-    editor.number<int64_t>("keys on all ranks", "parallel.kv_replicated", parallel.kv_replicated,
+    editor.number<int64_t>("shared keys", "parallel.kv_replicated", parallel.kv_replicated,
                            16, "The first keys of each sequence that every rank holds");
   if (parallel.comm_type == CommType::gather_q)
     editor.choice("combine", "parallel.combine", parallel.combine, kCombines,

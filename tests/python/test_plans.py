@@ -150,7 +150,7 @@ def test_cut_and_join_are_each_others_reverse():
     ("schema = 1\n[attention]\nheads = 4\nhead_dim = 8\n[batch]\nlengths = [4]\n[parallel]\ncp_sise = 2\n",
      cpscope.ScenarioError, r'<text>:8:1: unknown key in \[parallel\]: "cp_sise"; did you mean cp_size\?'),
     ("schema = 1\n[attention\n", cpscope.ScenarioError, "<text>:2:11: "),
-    ("schema = 1\n[attention]\nheads = 3\nhead_dim = 8\n[batch]\nlengths = [8]\n[parallel]\ncp_size = 2\n"
+    ("schema = 1\n[attention]\nheads = 1\nhead_dim = 8\n[batch]\nlengths = [8]\n[parallel]\ncp_size = 2\n"
      'cp_comm_type = "a2a"\n', cpscope.RefusedError, "<text>:3:9: "),
 ])
 def test_a_bad_text_says_where_it_is_wrong(text, kind, words):

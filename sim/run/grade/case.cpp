@@ -172,7 +172,10 @@ Result<CheckedPlan> vary_plan(const Plan& plan, const Scenario& scenario) {
   Plan variant = plan;
   variant.scenario = scenario;
   variant.scenario.parallel.comm_type = CommType::custom;
-  if (!scenario.numerics.backward) variant.backward = {};
+  if (!scenario.numerics.backward) {
+    variant.backward = {};
+    for (HomeBuffers& home : variant.home) home = {home.q, home.kv, home.out};
+  }
   const bool is_wide = scenario.numerics.dkv_wire == WireFormat::fp32;
   for (Pass* pass : {&variant.forward, &variant.backward}) {
     for (TransferItem& item : pass->transfers) {

@@ -61,7 +61,7 @@ TEST(Document, KeepsTheOldPlanWhileTheWantedOneIsImpossible) {
   scenario.parallel.comm_type = CommType::a2a;
   Document document = open_document(scenario);
   const gui::SharedPlan before = document.plan();
-  edit_ranks(document, 3);  // there are only 4 heads
+  edit_ranks(document, 5);  // there are only 4 heads
   ASSERT_TRUE(document.refusal());
   EXPECT_EQ(document.plan(), before);
   EXPECT_FALSE(document.is_current());

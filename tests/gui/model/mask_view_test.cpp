@@ -83,9 +83,14 @@ TEST(MaskView, PaintsEveryPairByWhatTheMaskAndTheScheduleSay) {
           const auto is = [&](CellLook look, PaintWhen when) {
             return color == paint.of(look, when) || color == paint.hatch_of(look, when);
           };
-          if (truth.is_visible[truth.at(q, k)] != 0) {
-            const PaintWhen when =
-                when_of(index, direction, truth.work[truth.at(q, k)].first_step, moment);
+          const gui::CellWork& work = truth.work[truth.at(q, k)];
+          if (work.first_step != work.last_step) {
+            // Stages of heads: between the first and the last step a colour tells the share.
+            ASSERT_FALSE(is(CellLook::empty, PaintWhen::later) ||
+                         is(CellLook::padding, PaintWhen::later))
+                << "pair " << q << ", " << k;
+          } else if (truth.is_visible[truth.at(q, k)] != 0) {
+            const PaintWhen when = when_of(index, direction, work.first_step, moment);
             ASSERT_TRUE(is(CellLook::full, when) || is(CellLook::partial, when))
                 << "pair " << q << ", " << k;
           } else if (index.is_valid(Side::q, q) && index.is_valid(Side::kv, k)) {
