@@ -17,8 +17,17 @@ int64_t add_up(int64_t a, int64_t b) { return std::min(a + b, int64_t{1} << 61);
 class ProofSize {
  public:
   explicit ProofSize(const Plan& plan) : plan_(plan), cost_(plan.run_lists.size()) {
+    // Runs of unit stride are cut where they meet runs of another one.
+    int64_t stride = 1;
+    for (const TokenRun& run : plan.runs) {
+      if (run.count() > 1) stride = std::max(stride, run.stride);
+    }
     for (const RunListId id : plan.run_lists.ids()) {
-      for (const TokenRun& run : plan.list(id)) cost_[id] += run.stride == 1 ? 1 : run.count();
+      for (const TokenRun& run : plan.list(id))
+        cost_[id] = add_up(cost_[id], std::min(run.count(), run.stride == 1 ? stride : kMaxTokens));
+    }
+    for (const auto* lists : {&plan.q_lists, &plan.kv_lists}) {
+      for (const RunListId list : *lists) work_ = add_up(work_, cost_[list]);
     }
     count_cuts();
   }

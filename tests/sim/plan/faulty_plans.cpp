@@ -88,6 +88,14 @@ std::vector<Scenario> moving_scenarios() {
     if (comm == CommType::p2p) ring.parallel.ring_backward = RingBackward::q;
     scenarios.push_back(ring);
   }
+  Scenario scaled =
+      with_heads(make_case({24, 9}, 4, LayoutKind::dual_chunk, CommType::gather_q), 2, 1);
+  scaled.parallel.combine = Combine::reduce_scatter;
+  scenarios.push_back(scaled);
+  Scenario replicated =
+      with_heads(make_case({24, 9}, 4, LayoutKind::dual_chunk, CommType::all_gather), 2, 1);
+  replicated.parallel.kv_replicated = 3;
+  scenarios.push_back(replicated);
   return scenarios;
 }
 

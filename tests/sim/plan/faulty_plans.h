@@ -20,7 +20,7 @@ struct GoodPlan {
 /// ranks, both values of dkv_hops and both dispatches of group_cast.
 const std::vector<GoodPlan>& good_plans();
 
-/// Correct plans of every communication type in which queries move and partial results return.
+/// More of them: queries that move and partial results that return, double rings, replicated keys.
 const std::vector<GoodPlan>& moving_plans();
 /// Both.
 std::vector<GoodPlan> plans_of_every_type();
