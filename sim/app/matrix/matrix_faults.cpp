@@ -142,21 +142,30 @@ std::optional<CellFault> break_mask(const Plan& healthy, int64_t variant) {
   return fault;
 }
 
+/// Every rank reads its own copy of the first keys, and adds up their gradient apart.
+bool is_on_every_rank(const Plan& plan, int64_t token) {
+  const int64_t sequence = sequence_of_token(plan.layout.slots, token, Side::kv);
+  return sequence >= 0 && token - plan.layout.slots.sequences[sequence].kv_valid_begin() <
+                              plan.scenario.parallel.kv_replicated;
+}
+
 /// Where a token stands: which rank's list, at which row.
 struct Standing {
   RankId rank{};
   size_t row = 0;
 };
 
-/// Gives a rank's home buffers of one side a new token list.
+/// Gives a rank's home buffers of one side a new token list. Those that also hold keys which every
+/// rank holds have a list of their own, and keep it.
 void rename_home(Plan& plan, RankId rank, Side side, const std::vector<int64_t>& ids) {
   const RunListId list = add_list(plan, ids);
+  RunListId& known = (side == Side::q ? plan.q_lists : plan.kv_lists)[rank];
   visit_buffers(plan.home[rank], [&](BufferId id) {
     BufferSpec& buffer = plan.buffers[id];
     const bool is_kv = buffer.kind == BufferKind::kv || buffer.kind == BufferKind::dkv;
-    if (is_kv == (side == Side::kv)) buffer.tokens = list;
+    if (is_kv == (side == Side::kv) && buffer.tokens == known) buffer.tokens = list;
   });
-  (side == Side::q ? plan.q_lists : plan.kv_lists)[rank] = list;
+  known = list;
 }
 
 std::optional<CellFault> break_layout(const Plan& healthy, const Visibility& visibility,
@@ -171,7 +180,9 @@ std::optional<CellFault> break_layout(const Plan& healthy, const Visibility& vis
     for (size_t row = 0; row < ids.back().size(); ++row) {
       const int64_t token = ids.back()[row];
       const int64_t sequence = sequence_of_token(healthy.layout.slots, token, side);
-      if (sequence >= 0 && matters[token]) by_sequence[sequence].push_back({rank, row});
+      if (sequence < 0 || !matters[token]) continue;
+      if (side == Side::kv && is_on_every_rank(healthy, token)) continue;
+      by_sequence[sequence].push_back({rank, row});
     }
   }
   std::erase_if(by_sequence, [](const auto& standings) { return standings.empty(); });
@@ -220,7 +231,8 @@ bool carries_gradient(const Plan& plan, const Visibility& visibility, const Tran
                                       ? visibility.seen
                                       : visibility.seen_by_rank[item.src];
   const std::vector<int64_t> owned = expand(plan.list(plan.kv_lists[item.dst]));
-  return std::any_of(owned.begin(), owned.end(), [&](int64_t token) { return seen[token]; });
+  return std::any_of(owned.begin(), owned.end(),
+                     [&](int64_t token) { return seen[token] && !is_on_every_rank(plan, token); });
 }
 
 std::optional<CellFault> break_gradient(const Plan& healthy, const Visibility& visibility,
