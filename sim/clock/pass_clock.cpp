@@ -132,15 +132,16 @@ void PassClock::find_cuts() {
   if (stage == pass_.stages.end()) return;
   IdVector<RankId, int64_t> once(plan_.home.size());
   for (int64_t& index : once) index = -1;
-  double longest_us = 0;
   for (size_t i = 0; i < pass_.computes.size(); ++i) {
     const ComputeItem& item = pass_.computes[i];
     if (item.num_slices == 0) continue;
     if (once[item.rank] >= 0) return;
     once[item.rank] = static_cast<int64_t>(i);
-    longest_us = std::max(longest_us, tiles_us(static_cast<int64_t>(i)));
   }
-  if (longest_us < kShortUs) return;
+  // Tiles are counted only for a pass that computes once.
+  if (std::none_of(once.begin(), once.end(),
+                   [&](int64_t index) { return index >= 0 && tiles_us(index) >= kShortUs; }))
+    return;
   once_ = std::move(once);
   // Row statistics of the backward read all of d_out first.
   cuts_inputs_ = std::all_of(pass_.stages.begin(), stage, [&](const Stage& before) {
@@ -310,8 +311,8 @@ PassTimeline PassClock::run() {
   const bool slows = stack_.overlaps && stack_.transfer_multiprocessors > 0;
   double total_us = -1;
   find_slow_downs();
-  find_cuts();
   if (slows) tiles_us_.assign(pass_.computes.size(), -1.0);
+  find_cuts();
   // A transfer may begin during a compute that was enqueued before it, so the first round does not
   // know all transfers that slow a compute. Later rounds use the transfers of the round before.
   for (int round = 0; round < (slows ? kMostRounds : 1); ++round) {
