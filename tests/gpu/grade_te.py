@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from itertools import accumulate
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,9 @@ import transformer_engine_torch as tex
 from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling, Format
 
 import cpscope
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "peers"))
+from processes import hierarchy  # noqa: E402
 
 LENGTHS = (698, 137, 2041)
 BATCH, SEQLEN = 2, 2048
@@ -39,15 +43,6 @@ def recipe_of(name):
     if name == "delayed":
         return DelayedScaling(fp8_format=Format.HYBRID, amax_history_len=1, amax_compute_algo="most_recent", fp8_dpa=True)
     return Float8CurrentScaling(fp8_format=Format.HYBRID, fp8_dpa=True)
-
-
-def groups_of(rank, ranks, inner):
-    """[a2a among neighbours, p2p among those in the same place of each]."""
-    mine = []
-    for members in ([list(range(i, i + inner)) for i in range(0, ranks, inner)], [list(range(i, ranks, inner)) for i in range(inner)]):
-        made = [(group, dist.new_group(group)) for group in members]
-        mine.append(next(handle for group, handle in made if rank in group))
-    return mine
 
 
 class Asked:
@@ -179,7 +174,7 @@ def main():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    stream, hierarchy = torch.cuda.Stream(), groups_of(rank, ranks, 2) if ranks >= 4 else None
+    stream, hierarchy = torch.cuda.Stream(), hierarchy(rank, ranks, 2) if ranks >= 4 else None
     rows = []
     for case in cases(ranks):
         row = asked(case, rank, ranks, hierarchy, stream)

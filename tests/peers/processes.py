@@ -15,6 +15,15 @@ import torch.distributed as dist
 SECONDS = 300  # for all ranks of one call
 
 
+def hierarchy(rank: int, ranks: int, inner: int) -> list[Any]:
+    """The groups of a rank for a2a+p2p: a2a among neighbours, p2p among those in the same place of each."""
+    mine = []
+    for members in ([list(range(i, i + inner)) for i in range(0, ranks, inner)], [list(range(i, ranks, inner)) for i in range(inner)]):
+        made = [(group, dist.new_group(group)) for group in members]
+        mine.append(next(handle for group, handle in made if rank in group))
+    return mine
+
+
 class _Done:
     """What a send to oneself leaves to wait for."""
 

@@ -11,21 +11,13 @@ from case import Answer, Case, Prepare, Tensors, Verdict, graded, leaves, like, 
 from cpscope._preset_te import TE_CALL, TE_GROUP
 from frameworks import te_kernels
 from page import told
+from processes import hierarchy
 
 PACKAGE = "transformer_engine"
 
 peer = te_kernels.load()
 DotProductAttention = te_kernels.attention_module(peer)
 HEADS, KV_HEADS = 8, 4
-
-
-def _groups(rank: int, ranks: int, inner: int) -> list[Any]:
-    """a2a among neighbours, p2p among those in the same place of each."""
-    mine = []
-    for members in ([list(range(i, i + inner)) for i in range(0, ranks, inner)], [list(range(i, ranks, inner)) for i in range(inner)]):
-        made = [(group, dist.new_group(group)) for group in members]
-        mine.append(next(handle for group, handle in made if rank in group))
-    return mine
 
 
 def prepared(ranks: int, communication: str = "p2p", seqlen: int = 256, lengths: list[int] | None = None, slots: list[int] | None = None,
@@ -39,7 +31,7 @@ def prepared(ranks: int, communication: str = "p2p", seqlen: int = 256, lengths:
     def prepare(rank: int) -> tuple[cpscope.Scenario, Answer]:
         attention = DotProductAttention(HEADS, 32, KV_HEADS, qkv_format="bshd", attn_mask_type=mask, window_size=window)
         attention.use_flash_attn_3 = fa3
-        group = _groups(rank, ranks, 2) if communication == "a2a+p2p" else dist.group.WORLD
+        group = hierarchy(rank, ranks, 2) if communication == "a2a+p2p" else dist.group.WORLD
         attention.set_context_parallel_group(group, list(range(ranks)), stand_ins.Stream(), communication,
                                              getattr(peer.CPLoadBalancingStrategy, strategy))
         call: dict[str, Any] = {}
