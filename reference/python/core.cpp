@@ -51,6 +51,7 @@ nb::dict known_keys() {
   add("batch", kBatchKeys);
   add("parallel", kParallelKeys);
   add("numerics", kNumericsKeys);
+  add("fp8", kFp8Keys);
   return keys;
 }
 

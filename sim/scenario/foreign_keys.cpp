@@ -331,6 +331,10 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"rotary_percent", "", nullptr, "rope_theta rotates the whole head_dim; leave it out"},
     {"rope_scaling", "", nullptr, "positions are not scaled; leave it out"},
     {"position_embedding_type", "rope_theta", nullptr, "0 is off"},
+    {"attn_bias", "bias", nullptr},
+    {"attention_bias", "bias", nullptr},
+    {"bias_type", "bias", nullptr},
+    {"core_attention_bias", "bias", nullptr},
     {"attention_bias_type", "bias", nullptr},
     {"attn_bias_type", "bias", nullptr},
     {"core_attention_bias_type", "bias", nullptr},
@@ -466,6 +470,7 @@ std::optional<std::string_view> find_table(std::string_view key) {
   if (has(kBatchKeys)) return "batch";
   if (has(kParallelKeys)) return "parallel";
   if (has(kNumericsKeys)) return "numerics";
+  if (has(kFp8Keys)) return "fp8";
   return std::nullopt;
 }
 

@@ -49,6 +49,19 @@ constexpr KeyNote kKeyNotes[] = {
     {"attention", "rope_q_position", "\"auto\"",
      "query i is rotated at i (start) or at i + keys - queries (end); auto: end under bottom_right "
      "masks"},
+    {"attention", "alibi", "false",
+     "logits get -m*|i + keys - queries - j| with the published slope m of each head"},
+    {"attention", "bias", "\"none\"",
+     "logits get a random bias after scale and cap, of shape [sequences or 1, heads or 1, queries, "
+     "keys]; its gradient is dbias"},
+    {"attention", "dropout", "0.0",
+     "share of weights that are dropped, drawn from seed, sequence, head, query and key; 0 is off"},
+    {"attention", "dropout_mode", "\"split_invariant\"",
+     "framework: a draw of its own for every compute item, as frameworks do, so that the result "
+     "depends on the schedule"},
+    {"attention", "latent_dim", "0",
+     "MLA's latent form: v is the first latent_dim elements of k, one tensor travels and one "
+     "gradient comes home; kv_heads is 1; 0 is off"},
     {"attention.mask", "name", "required, or file", "the mask"},
     {"attention.mask", "block", "required by block_causal, block_diffusion", "tokens of a block"},
     {"attention.mask", "parents", "required by prefix_tree",
@@ -133,7 +146,8 @@ constexpr KeyNote kKeyNotes[] = {
      "rank (text of joint attention, a shared prefix) and do not travel; their dk and dv are "
      "summed "
      "on the rank that owns them"},
-    {"numerics", "dtype", "\"bf16\"", "of inputs and answers"},
+    {"numerics", "dtype", "\"bf16\"",
+     "of inputs and answers; fp8: these are bf16, and attention is computed in 8 bits"},
     {"numerics", "backward", "true", "computes gradients too"},
     {"numerics", "seed", "1", "of the inputs"},
     {"numerics", "dkv_wire", "\"dtype\"", "what dk and dv, and dq where queries move, are sent in"},
@@ -143,6 +157,11 @@ constexpr KeyNote kKeyNotes[] = {
     {"numerics", "accumulate", "\"fp32\"",
      "what partial results are merged in; dtype, if 16 bits: in two phases, which keep the results "
      "of all steps (TransformerEngine before 2.20)"},
+    {"fp8", "recipe", "\"current\"",
+     "how scales are chosen (TransformerEngine): from earlier steps, from this tensor, or one for "
+     "each block of 32 elements"},
+    {"fp8", "format", "\"hybrid\"", "hybrid: E4M3 forward, E5M2 gradients; e4m3: everywhere"},
+    {"fp8", "kv_wire", "\"fp8\"", "what K and V travel in; mxfp8: bf16"},
 };
 
 /// Scenarios in which the parser reads every key: all masks, all generators.
@@ -192,7 +211,7 @@ std::vector<ScenarioKey> list_scenario_keys() {
   const std::vector<ReadKey> read = read_all_keys();
   std::vector<ScenarioKey> listed;
   constexpr auto kTables =
-      std::to_array<std::string_view>({"attention", "batch", "parallel", "numerics"});
+      std::to_array<std::string_view>({"attention", "batch", "parallel", "numerics", "fp8"});
   std::vector<std::string_view> top;
   for (const std::string_view key : kTopKeys)
     if (std::find(kTables.begin(), kTables.end(), key) == kTables.end()) top.push_back(key);
@@ -203,6 +222,7 @@ std::vector<ScenarioKey> list_scenario_keys() {
   add_table("batch.generator", kGeneratorKeys, read, listed);
   add_table("parallel", kParallelKeys, read, listed);
   add_table("numerics", kNumericsKeys, read, listed);
+  add_table("fp8", kFp8Keys, read, listed);
   return listed;
 }
 

@@ -64,6 +64,42 @@ std::string_view to_name(SoftmaxType value) {
   return "unknown";
 }
 
+std::string_view to_name(BiasShape value) {
+  switch (value) {
+    case BiasShape::none:
+      return "none";
+    case BiasShape::one_h:
+      return "1hss";
+    case BiasShape::one_one:
+      return "11ss";
+    case BiasShape::b_one:
+      return "b1ss";
+    case BiasShape::b_h:
+      return "bhss";
+  }
+  return "unknown";
+}
+
+std::string_view to_name(DropoutMode value) {
+  return value == DropoutMode::split_invariant ? "split_invariant" : "framework";
+}
+
+std::string_view to_name(Fp8Recipe value) {
+  switch (value) {
+    case Fp8Recipe::delayed:
+      return "delayed";
+    case Fp8Recipe::current:
+      return "current";
+    case Fp8Recipe::mxfp8:
+      return "mxfp8";
+  }
+  return "unknown";
+}
+
+std::string_view to_name(Fp8Format value) { return value == Fp8Format::hybrid ? "hybrid" : "e4m3"; }
+
+std::string_view to_name(Fp8KvWire value) { return value == Fp8KvWire::fp8 ? "fp8" : "bf16"; }
+
 std::string_view to_name(QkvFormat value) {
   switch (value) {
     case QkvFormat::bshd:

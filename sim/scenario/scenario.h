@@ -19,6 +19,14 @@ enum class MaskType {
 };
 enum class SliceType { full, causal, inv_causal, bi_causal };
 enum class SoftmaxType { vanilla, off_by_one, learnable };
+enum class BiasShape {  // [sequences or 1, heads or 1, queries, keys]
+  none,
+  one_h,
+  one_one,
+  b_one,
+  b_h
+};
+enum class DropoutMode { split_invariant, framework };
 enum class QkvFormat { bshd, sbhd, thd };
 enum class PadSide { right, left };
 enum class CommType {
@@ -49,6 +57,9 @@ enum class RopeQPosition { automatic, start, end };
 enum class Dispatch { tokens, queries };
 enum class BackwardKv { refetch, saved };
 enum class Dtype { bf16, fp16, fp32, fp64 };
+enum class Fp8Recipe { delayed, current, mxfp8 };
+enum class Fp8Format { hybrid, e4m3 };
+enum class Fp8KvWire { fp8, bf16 };
 enum class WireFormat { dtype, fp32 };
 enum class DkvHops { home, ring };
 enum class RingBackward { kv, q };
@@ -108,6 +119,11 @@ struct Attention {
   double rope_theta = 0.0;  // 0 = off
   // Position of query i: i (start) or i + skv - sq (end); automatic: end under bottom-right masks
   RopeQPosition rope_q_position = RopeQPosition::automatic;
+  bool alibi = false;                // logits get -m_h * |i + skv - sq - j|
+  BiasShape bias = BiasShape::none;  // logits get a bias, after scale and cap
+  double dropout = 0.0;              // probability that a weight is dropped, below 1; 0 = off
+  DropoutMode dropout_mode = DropoutMode::split_invariant;
+  int32_t latent_dim = 0;  // 0 = off; else v is the first latent_dim lanes of k, and kv_heads is 1
 
   /// The scale that multiplies q.k: softmax_scale, or 1/sqrt(head_dim_qk) when that is 0.
   double effective_scale() const;
@@ -187,8 +203,18 @@ struct Parallel {
   friend bool operator==(const Parallel&, const Parallel&) = default;
 };
 
+/// dtype fp8: which tensors are quantised with which scales (TransformerEngine's recipes).
+struct Fp8 {
+  Fp8Recipe recipe = Fp8Recipe::current;
+  Fp8Format format = Fp8Format::hybrid;
+  Fp8KvWire kv_wire = Fp8KvWire::fp8;  // what K and V travel in; mxfp8: always bf16
+
+  friend bool operator==(const Fp8&, const Fp8&) = default;
+};
+
 struct Numerics {
-  Dtype dtype = Dtype::bf16;
+  Dtype dtype = Dtype::bf16;  // of inputs and answers; bf16 with fp8
+  std::optional<Fp8> fp8;     // attention is computed in 8 bits
   bool backward = true;
   uint64_t seed = 1;
   WireFormat dkv_wire = WireFormat::dtype;
@@ -220,6 +246,8 @@ inline constexpr int32_t kMaxHeadDim = 1'024;
 std::string_view to_name(MaskType value);
 std::string_view to_name(SliceType value);
 std::string_view to_name(SoftmaxType value);
+std::string_view to_name(BiasShape value);
+std::string_view to_name(DropoutMode value);
 std::string_view to_name(QkvFormat value);
 std::string_view to_name(PadSide value);
 std::string_view to_name(CommType value);
@@ -228,6 +256,9 @@ std::string_view to_name(RopeQPosition value);
 std::string_view to_name(Dispatch value);
 std::string_view to_name(BackwardKv value);
 std::string_view to_name(Dtype value);
+std::string_view to_name(Fp8Recipe value);
+std::string_view to_name(Fp8Format value);
+std::string_view to_name(Fp8KvWire value);
 std::string_view to_name(WireFormat value);
 std::string_view to_name(DkvHops value);
 std::string_view to_name(RingBackward value);

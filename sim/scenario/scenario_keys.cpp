@@ -17,34 +17,14 @@ struct RefusedKey {
 
 // Names that frameworks use for features that cpscope does not compute. A plain "unknown key" would
 // look like a typing error.
-constexpr std::string_view kNoBias = "Attention bias is not supported";
-constexpr std::string_view kNoAlibi = "ALiBi is not supported";
-constexpr std::string_view kNoDropout = "Dropout is not supported";
 constexpr std::string_view kNoFp8 = "FP8 is not supported";
-constexpr std::array<RefusedKey, 24> kRefusedKeys = {{{"bias", kNoBias},
-                                                      {"attn_bias", kNoBias},
-                                                      {"attn_bias_type", kNoBias},
-                                                      {"attention_bias", kNoBias},
-                                                      {"bias_type", kNoBias},
-                                                      {"core_attention_bias", kNoBias},
-                                                      {"core_attention_bias_type", kNoBias},
-                                                      {"alibi", kNoAlibi},
-                                                      {"alibi_slopes", kNoAlibi},
-                                                      {"use_alibi", kNoAlibi},
-                                                      {"dropout", kNoDropout},
-                                                      {"dropout_p", kNoDropout},
-                                                      {"dropout_rate", kNoDropout},
-                                                      {"p_dropout", kNoDropout},
-                                                      {"attn_dropout", kNoDropout},
-                                                      {"attention_dropout", kNoDropout},
-                                                      {"fp8", kNoFp8},
-                                                      {"fp8_dpa", kNoFp8},
-                                                      {"fp8_mha", kNoFp8},
-                                                      {"fp8_recipe", kNoFp8},
-                                                      {"fp8_format", kNoFp8},
-                                                      {"fp8_output", kNoFp8},
-                                                      {"is_training_fp8", kNoFp8},
-                                                      {"float8", kNoFp8}}};
+constexpr std::array<RefusedKey, 7> kRefusedKeys = {{{"fp8_dpa", kNoFp8},
+                                                     {"fp8_mha", kNoFp8},
+                                                     {"fp8_recipe", kNoFp8},
+                                                     {"fp8_format", kNoFp8},
+                                                     {"fp8_output", kNoFp8},
+                                                     {"is_training_fp8", kNoFp8},
+                                                     {"float8", kNoFp8}}};
 
 std::optional<std::string_view> find_refusal(std::string_view key) {
   for (const RefusedKey& refused : kRefusedKeys) {
@@ -64,10 +44,11 @@ std::string find_home(std::string_view key) {
     std::string_view table;
     std::span<const std::string_view> keys;
   };
-  const std::array<Home, 7> homes = {{{"attention", kAttentionKeys},
+  const std::array<Home, 8> homes = {{{"attention", kAttentionKeys},
                                       {"batch", kBatchKeys},
                                       {"parallel", kParallelKeys},
                                       {"numerics", kNumericsKeys},
+                                      {"fp8", kFp8Keys},
                                       {"batch.generator", kGeneratorKeys},
                                       {"attention.mask", kMaskKeys},
                                       {"", kTopKeys}}};
@@ -180,8 +161,9 @@ void list_unused_parallel_keys(const TableReader& table, const Parallel& paralle
 }  // namespace
 
 void check_unknown_keys(const ScenarioTables& tables) {
-  for (const TableReader* table : {&tables.top, &tables.attention, &tables.mask, &tables.batch,
-                                   &tables.generator, &tables.parallel, &tables.numerics}) {
+  for (const TableReader* table :
+       {&tables.top, &tables.attention, &tables.mask, &tables.batch, &tables.generator,
+        &tables.parallel, &tables.numerics, &tables.fp8}) {
     check_table(*table);
   }
 }
@@ -229,6 +211,11 @@ std::vector<std::string> list_unused_keys(const ScenarioTables& tables, const Sc
   if (numerics.dtype == Dtype::fp64) {
     unused.note(tables.numerics, "dkv_wire", !numerics.backward, "dtype fp64");
     unused.note(tables.numerics, "accumulate", false, "dtype fp64");
+  }
+  unused.note(tables.attention, "dropout_mode", attention.dropout > 0, "dropout 0");
+  for (const std::string_view key : kFp8Keys) {
+    unused.note(tables.fp8, key, numerics.fp8.has_value(),
+                fmt::format("dtype {}", to_name(numerics.dtype)));
   }
   return unused.sentences;
 }

@@ -17,6 +17,9 @@ inline constexpr std::array kSliceTypes = {SliceType::full, SliceType::causal,
                                            SliceType::inv_causal, SliceType::bi_causal};
 inline constexpr std::array kSoftmaxTypes = {SoftmaxType::vanilla, SoftmaxType::off_by_one,
                                              SoftmaxType::learnable};
+inline constexpr std::array kBiasShapes = {BiasShape::none, BiasShape::one_h, BiasShape::one_one,
+                                           BiasShape::b_one, BiasShape::b_h};
+inline constexpr std::array kDropoutModes = {DropoutMode::split_invariant, DropoutMode::framework};
 inline constexpr std::array kQkvFormats = {QkvFormat::bshd, QkvFormat::sbhd, QkvFormat::thd};
 inline constexpr std::array kPadSides = {PadSide::right, PadSide::left};
 // Those that a planner makes: custom is none of them.
@@ -33,6 +36,10 @@ inline constexpr std::array kRopeQPositions = {RopeQPosition::automatic, RopeQPo
 inline constexpr std::array kDispatches = {Dispatch::tokens, Dispatch::queries};
 inline constexpr std::array kBackwardKvs = {BackwardKv::refetch, BackwardKv::saved};
 inline constexpr std::array kDtypes = {Dtype::bf16, Dtype::fp16, Dtype::fp32, Dtype::fp64};
+inline constexpr std::array kFp8Recipes = {Fp8Recipe::delayed, Fp8Recipe::current,
+                                           Fp8Recipe::mxfp8};
+inline constexpr std::array kFp8Formats = {Fp8Format::hybrid, Fp8Format::e4m3};
+inline constexpr std::array kFp8KvWires = {Fp8KvWire::fp8, Fp8KvWire::bf16};
 inline constexpr std::array kWireFormats = {WireFormat::dtype, WireFormat::fp32};
 inline constexpr std::array kDkvHops = {DkvHops::home, DkvHops::ring};
 inline constexpr std::array kRingBackwards = {RingBackward::kv, RingBackward::q};

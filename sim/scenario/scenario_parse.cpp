@@ -101,26 +101,42 @@ void read_parallel(const TableReader& table, ScenarioOrigin origin, Parallel& pa
   }
 }
 
-/// True (and refused) if the dtype is one of the 8-bit floats by any of their usual names.
-bool refuse_fp8(const TableReader& table) {
-  const TomlValue value = table.find("dtype");
-  if (value.kind() != TomlKind::text) return false;
-  for (const std::string_view part : {"fp8", "float8", "f8", "e4m3", "e5m2"}) {
-    if (value.text().find(part) == std::string_view::npos) continue;
-    table.complaints().refuse(value.position(), "FP8 is not supported: " + show_text(value.text()),
-                              "use bf16, fp16, fp32 or fp64");
-    return true;
+/// The values of numerics.dtype.
+enum class DtypeChoice { bf16, fp16, fp32, fp64, fp8 };
+constexpr std::array kDtypeChoices = {DtypeChoice::bf16, DtypeChoice::fp16, DtypeChoice::fp32,
+                                      DtypeChoice::fp64, DtypeChoice::fp8};
+
+std::string_view to_name(DtypeChoice value) {
+  if (value == DtypeChoice::fp8) return "fp8";
+  return to_name(kDtypes[static_cast<size_t>(value)]);
+}
+
+void read_dtype(const TableReader& table, Numerics& numerics) {
+  const auto choice = table.choice<DtypeChoice>("dtype", kDtypeChoices);
+  if (!choice) return;
+  if (*choice == DtypeChoice::fp8) {
+    numerics.fp8.emplace();
+  } else {
+    numerics.dtype = kDtypes[static_cast<size_t>(*choice)];
   }
-  return false;
 }
 
 void read_numerics(const TableReader& table, Numerics& numerics) {
-  if (!refuse_fp8(table)) take_value(table.choice<Dtype>("dtype", kDtypes), numerics.dtype);
+  read_dtype(table, numerics);
   take_value(table.boolean("backward"), numerics.backward);
   take_value(table.integer("seed", 0, std::numeric_limits<int64_t>::max()), numerics.seed);
   take_value(table.choice<WireFormat>("dkv_wire", kWireFormats), numerics.dkv_wire);
   take_value(table.choice<DkvHops>("dkv_hops", kDkvHops), numerics.dkv_hops);
   take_value(table.choice<Accumulate>("accumulate", kAccumulates), numerics.accumulate);
+}
+
+void read_fp8(const TableReader& table, Numerics& numerics) {
+  Fp8 fp8;
+  take_value(table.choice<Fp8Recipe>("recipe", kFp8Recipes), fp8.recipe);
+  take_value(table.choice<Fp8Format>("format", kFp8Formats), fp8.format);
+  take_value(table.choice<Fp8KvWire>("kv_wire", kFp8KvWires), fp8.kv_wire);
+  if (fp8.recipe == Fp8Recipe::mxfp8) fp8.kv_wire = Fp8KvWire::bf16;
+  if (numerics.fp8) numerics.fp8 = fp8;
 }
 
 void read_window(const TableReader& table, Attention& attention) {
@@ -159,6 +175,44 @@ void read_head_dims(const TableReader& table, Attention& attention) {
   take_value(both ? both : v, attention.head_dim_v);
 }
 
+/// Reads latent_dim; it is also the default of head_dim_v.
+void read_latent(const TableReader& table, Attention& attention) {
+  const auto latent = table.integer("latent_dim", 0, kMaxHeadDim);
+  if (!latent || *latent == 0) return;
+  attention.latent_dim = static_cast<int32_t>(*latent);
+  if (attention.kv_heads != 1) {
+    table.complain(table.has("kv_heads") ? "kv_heads" : "latent_dim",
+                   fmt::format("latent attention has one KV head: {}", attention.kv_heads),
+                   "write kv_heads = 1: all query heads read the same latent rows");
+  }
+  if (attention.head_dim_v != *latent) {
+    table.complain("head_dim_v",
+                   fmt::format("must be latent_dim: {} is not {}", attention.head_dim_v, *latent),
+                   "v is the first latent_dim elements of k");
+  }
+  if (attention.head_dim_qk < *latent) {
+    table.complain(
+        "latent_dim",
+        fmt::format("is larger than head_dim_qk: {} > {}", *latent, attention.head_dim_qk),
+        "the latent elements are a part of k");
+  }
+}
+
+/// Reads what is added to logits and what drops weights.
+void read_score_terms(const TableReader& table, Attention& attention) {
+  take_value(table.boolean("alibi"), attention.alibi);
+  take_value(table.choice<BiasShape>("bias", kBiasShapes), attention.bias);
+  take_value(table.choice<DropoutMode>("dropout_mode", kDropoutModes), attention.dropout_mode);
+  const auto dropout = table.number("dropout");
+  if (!dropout) return;
+  if (*dropout >= 1.0) {
+    table.complain("dropout", fmt::format("is the share of dropped weights: {:g}", *dropout),
+                   "at least 0 and below 1");
+    return;
+  }
+  attention.dropout = *dropout;
+}
+
 /// Fills the token order if its file fits the batch.
 void read_order(const TableReader& table, const std::string& base_dir, const Batch& batch,
                 Parallel& parallel) {
@@ -193,6 +247,22 @@ void read_positions(const TableReader& table, const std::string& base_dir, Batch
   batch.kv_positions = std::move(positions.value().kv);
 }
 
+/// Rejects what the format can say and nothing computes yet.
+void refuse_unfinished(const ScenarioTables& tables, const Scenario& scenario) {
+  const auto refuse = [](bool is_given, const TableReader& table, std::string_view key,
+                         std::string_view name) {
+    if (is_given)
+      table.complaints().refuse(table.place(key), fmt::format("{} is not supported", name),
+                                "leave it out");
+  };
+  const Attention& attention = scenario.attention;
+  refuse(attention.alibi, tables.attention, "alibi", "ALiBi");
+  refuse(attention.bias != BiasShape::none, tables.attention, "bias", "Attention bias");
+  refuse(attention.dropout > 0, tables.attention, "dropout", "Dropout");
+  refuse(attention.latent_dim > 0, tables.attention, "latent_dim", "Latent attention");
+  refuse(scenario.numerics.fp8.has_value(), tables.numerics, "dtype", "FP8");
+}
+
 ScenarioTables open_tables(const TomlValue& root, Complaints& complaints, ScenarioOrigin origin,
                            std::vector<ReadKey>* log) {
   const auto open = [&](std::string_view name, std::span<const std::string_view> keys) {
@@ -211,6 +281,7 @@ ScenarioTables open_tables(const TomlValue& root, Complaints& complaints, Scenar
           TableReader(generator, "batch.generator", kGeneratorKeys, complaints, log),
           open("parallel", kParallelKeys),
           open("numerics", kNumericsKeys),
+          open("fp8", kFp8Keys),
           origin};
 }
 
@@ -237,6 +308,8 @@ void read_attention(const TableReader& table, Attention& attention) {
   take_value(table.number("rope_theta"), attention.rope_theta);
   take_value(table.choice<RopeQPosition>("rope_q_position", kRopeQPositions),
              attention.rope_q_position);
+  read_score_terms(table, attention);
+  read_latent(table, attention);
   // Outside these bounds fp32 logits overflow or vanish, whatever the executor.
   constexpr double kLargest = 1e30, kSmallest = 1e-30;
   for (const auto& [key, value] :
@@ -272,6 +345,8 @@ Result<LoadedScenario> parse_logged(std::string_view text, const std::string& pa
   read_attention(tables.attention, scenario.attention);
   read_parallel(tables.parallel, origin, scenario.parallel);
   read_numerics(tables.numerics, scenario.numerics);
+  read_fp8(tables.fp8, scenario.numerics);
+  refuse_unfinished(tables, scenario);
   read_batch(tables, base_dir, scenario.batch);
 
   // Slices and orders are checked against the batch, so they need one; their form is checked

@@ -15,11 +15,12 @@
 namespace cpscope {
 
 inline constexpr auto kTopKeys = std::to_array<std::string_view>(
-    {"schema", "title", "question", "attention", "batch", "parallel", "numerics"});
+    {"schema", "title", "question", "attention", "batch", "parallel", "numerics", "fp8"});
 inline constexpr auto kAttentionKeys = std::to_array<std::string_view>(
-    {"heads", "kv_heads", "head_dim", "head_dim_qk", "head_dim_v", "attn_mask_type", "slices",
-     "mask", "window_size", "chunk_size", "softmax_scale", "softcap", "softmax_type", "rope_theta",
-     "rope_q_position"});
+    {"heads",          "kv_heads", "head_dim",     "head_dim_qk",  "head_dim_v",
+     "attn_mask_type", "slices",   "mask",         "window_size",  "chunk_size",
+     "softmax_scale",  "softcap",  "softmax_type", "rope_theta",   "rope_q_position",
+     "alibi",          "bias",     "dropout",      "dropout_mode", "latent_dim"});
 inline constexpr auto kMaskKeys =
     std::to_array<std::string_view>({"name", "block", "parents", "lengths", "groups", "count",
                                      "causal", "window", "sequence", "file"});
@@ -32,13 +33,14 @@ inline constexpr auto kParallelKeys = std::to_array<std::string_view>(
      "heads_per_stage", "kv_replicated"});
 inline constexpr auto kNumericsKeys = std::to_array<std::string_view>(
     {"dtype", "backward", "seed", "dkv_wire", "dkv_hops", "accumulate"});
+inline constexpr auto kFp8Keys = std::to_array<std::string_view>({"recipe", "format", "kv_wire"});
 inline constexpr auto kGeneratorKeys =
     std::to_array<std::string_view>({"name", "tokens", "mu", "sigma", "alpha", "tail_from",
                                      "tail_share", "min", "max", "count", "seed", "file"});
 
 /// The readers of all tables of one file.
 struct ScenarioTables {
-  TableReader top, attention, mask, batch, generator, parallel, numerics;
+  TableReader top, attention, mask, batch, generator, parallel, numerics, fp8;
   ScenarioOrigin origin = ScenarioOrigin::file;
 
   bool is_plan_document() const { return origin == ScenarioOrigin::plan_document; }

@@ -117,6 +117,11 @@ void print_attention(const Attention& attention, TomlWriter& writer) {
   writer.choice("softmax_type", attention.softmax_type, usual.softmax_type);
   writer.number("rope_theta", attention.rope_theta, usual.rope_theta);
   writer.choice("rope_q_position", attention.rope_q_position, usual.rope_q_position);
+  writer.boolean("alibi", attention.alibi, usual.alibi);
+  writer.choice("bias", attention.bias, usual.bias);
+  writer.number("dropout", attention.dropout, usual.dropout);
+  writer.choice("dropout_mode", attention.dropout_mode, usual.dropout_mode);
+  writer.integer("latent_dim", attention.latent_dim, usual.latent_dim);
 }
 
 void print_generator(const Generator& generator, TomlWriter& writer) {
@@ -197,12 +202,19 @@ void print_parallel(const Parallel& parallel, TomlWriter& writer) {
 void print_numerics(const Numerics& numerics, TomlWriter& writer) {
   const Numerics usual;
   writer.table("numerics");
+  if (numerics.fp8) writer.text("dtype", "fp8");
   writer.choice("dtype", numerics.dtype, usual.dtype);
   writer.boolean("backward", numerics.backward, usual.backward);
   writer.integer("seed", static_cast<int64_t>(numerics.seed), static_cast<int64_t>(usual.seed));
   writer.choice("dkv_wire", numerics.dkv_wire, usual.dkv_wire);
   writer.choice("dkv_hops", numerics.dkv_hops, usual.dkv_hops);
   writer.choice("accumulate", numerics.accumulate, usual.accumulate);
+  if (!numerics.fp8 || *numerics.fp8 == Fp8{}) return;
+  const Fp8& fp8 = *numerics.fp8;
+  writer.table("fp8");
+  writer.choice("recipe", fp8.recipe, Fp8{}.recipe);
+  writer.choice("format", fp8.format, Fp8{}.format);
+  writer.choice("kv_wire", fp8.kv_wire, Fp8{}.kv_wire);
 }
 
 }  // namespace

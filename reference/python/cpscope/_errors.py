@@ -66,7 +66,7 @@ def in_words_of_keywords(text: str) -> str:
     """Replaces tables and values of TOML by keywords and values of Python, for a scenario that was made of keywords."""
     text = re.sub(r'unknown key in \[[a-z.]*\]: "([^"]*)"', r"a scenario has no key \1", text)
     text = re.sub(r"write its keys below a line \[[a-z.]*\]", "give a dict of its keys", text)
-    text = re.sub(r"\b(?:attention|batch|parallel|numerics)\.(?=[a-z])", "", text)
+    text = re.sub(r"\b(?:attention|batch|parallel|numerics|fp8)\.(?=[a-z])", "", text)
     text = text.replace("must be a table", "must be a dict")
     return re.sub(r"\b(true|false)\b", lambda m: m[1].title(), text)
 

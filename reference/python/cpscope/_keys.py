@@ -30,6 +30,11 @@ class ScenarioKeys(TypedDict, total=False):
     softmax_type: str
     rope_theta: float
     rope_q_position: str
+    alibi: bool
+    bias: str
+    dropout: float
+    dropout_mode: str
+    latent_dim: int
     qkv_format: str
     lengths: Integers
     kv_lengths: Integers
@@ -65,6 +70,9 @@ class ScenarioKeys(TypedDict, total=False):
     dkv_wire: str
     dkv_hops: str
     accumulate: str
+    recipe: str
+    format: str
+    kv_wire: str
     # In place of lengths and slots.
     cu_seqlens: Integers
     cu_seqlens_q: Integers

@@ -16,7 +16,7 @@ from .order import Order
 if TYPE_CHECKING:
     from .scenario import Scenario
 
-_TABLES = ("", "schema", "attention", "batch", "parallel", "numerics")
+_TABLES = ("", "schema", "attention", "batch", "parallel", "numerics", "fp8")
 
 # Boundaries, and the keys that they set.
 _SET_BY = {"cu_seqlens": "lengths", "cu_seqlens_q": "lengths", "cu_seqlens_padded": "slots", "cu_seqlens_q_padded": "slots",

@@ -115,7 +115,7 @@ def _without_twins(keys: dict[str, Any]) -> dict[str, Any]:
 def _text_of_keys(keys: dict[str, Any]) -> str:
     """TOML of keys without their tables."""
     known = _core.known_keys()
-    tables: dict[str, list[str]] = {"": ["schema = 1"], "attention": [], "batch": [], "parallel": [], "numerics": []}
+    tables: dict[str, list[str]] = {"": ["schema = 1"], "attention": [], "batch": [], "parallel": [], "numerics": [], "fp8": []}
     given: dict[str, str] = {}
     unknown: list[Complaint] = []
     keys = dict(keys)
@@ -146,7 +146,7 @@ def _text_of_keys(keys: dict[str, Any]) -> str:
         raise ScenarioError(unknown)
     lines = tables.pop("")
     for table, content in tables.items():
-        if content or table != "numerics":
+        if content or table not in ("numerics", "fp8"):
             lines += [f"[{table}]", *content]
     return "\n".join(lines) + "\n"
 
