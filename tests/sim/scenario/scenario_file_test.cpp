@@ -239,7 +239,7 @@ TEST(ScenarioFile, RefusesByNameWhatIsNotComputedYet) {
        {std::pair{"alibi = true", "ALiBi is not supported"},
         std::pair{"bias = \"1hss\"", "Attention bias is not supported"},
         std::pair{"dropout = 0.1", "Dropout is not supported"},
-        std::pair{"kv_heads = 1\nlatent_dim = 32", "Latent attention is not supported"}}) {
+        std::pair{"kv_heads = 1\nlatent_dim = 64", "Latent attention is not supported"}}) {
     text = {};
     text.attention += std::string(line) + "\n";
     refuse(text, reason);
