@@ -41,7 +41,7 @@ _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": 
 # An array of more values is not shown in a message.
 _SHOWN_VALUES = 100_000
 
-_ANSWERS = ("out", "lse", "max_logit", "dq", "dk", "dv", "d_sink")
+_ANSWERS = ("out", "lse", "max_logit", "dq", "dk", "dv", "d_sink", "dbias")
 
 
 def shipped() -> list[str]:

@@ -2,6 +2,7 @@
 
 #include "sim/run/record/foreign_parts.h"
 #include "sim/run/record/record_header.h"
+#include "sim/scenario/score_terms.h"
 
 #include <algorithm>
 #include <cmath>
@@ -89,6 +90,7 @@ class Gatherer {
                         bool is_by_rank, std::vector<NamedRecord>& records,
                         std::string& reading) const {
     if (kind.is_by_head) return gather_by_head(kind, parts, records, reading);
+    if (kind.is_bias) return take_bias(kind, parts, is_by_rank, records, reading);
     const SideShape& side = kind.side == Side::q ? q_ : kv_;
     const Attention& attention = plan_.scenario.attention;
     RowExtents extents;
@@ -201,6 +203,34 @@ class Gatherer {
                           describe_shape(by_rank.front()));
     return Tensor{
         std::string(kind.name), {heads}, by_rank.front().dtype, std::move(by_rank.front().values)};
+  }
+
+  /// A bias or its gradient, of all ranks together.
+  Result<Tensor> take_bias(const TensorKind& kind, const std::vector<const Tensor*>& parts,
+                           bool is_by_rank, std::vector<NamedRecord>& records,
+                           std::string& reading) const {
+    if (is_by_rank)
+      return make_bad_input(fmt::format("tensor \"{}\" is given in parts, by rank", kind.name),
+                            "put the rows of all ranks in the order of positions: one tensor [b or "
+                            "1, h or 1, queries, "
+                            "keys]");
+    const Scenario& scenario = plan_.scenario;
+    const BiasExtents extents = bias_extents(scenario.attention, scenario.batch);
+    const std::vector<int64_t> wanted{extents.sequences, extents.heads, extents.queries,
+                                      extents.keys};
+    Tensor given = take_tensor(*parts.front(), records);
+    if (given.shape != wanted) {
+      return make_bad_input(
+          fmt::format("tensor \"{}\" has a shape that fits nothing: {}", kind.name,
+                      describe_shape(given)),
+          extents.heads == 0 ? "the scenario has no bias"
+                             : fmt::format("bias = \"{}\": [{}]", to_name(scenario.attention.bias),
+                                           fmt::join(wanted, ", ")));
+    }
+    reading =
+        fmt::format("{} {} by positions", stored_type_name(given.dtype), describe_shape(given));
+    given.name = kind.name;
+    return given;
   }
 
   const Plan& plan_;
