@@ -156,8 +156,8 @@ Parts make_parts(const Scenario& scenario, const RunInputs& inputs, Make make) {
 }
 
 /// Adds one head's gradient of the bias to the cells that it shares with other heads and sequences.
-void add_bias_gradient(const PairTerms& terms, const SequencePart& part, int64_t sequence,
-                       int32_t head, const HeadSums& sums, AnswerSide& side) {
+void share_bias_gradient(const PairTerms& terms, const SequencePart& part, int64_t sequence,
+                         int32_t head, const HeadSums& sums, AnswerSide& side) {
   if (sums.dbias.empty()) return;
   Tensor& dbias = side.answer.dbias;
   for (int64_t query = 0; query < part.num_queries(); ++query) {
@@ -189,8 +189,8 @@ void gather_sums(const Scenario& scenario, const Parts& parts, const PairTerms& 
         double& max_logit = side.answer.max_logit[head];
         max_logit = std::max(max_logit, sums.max_logit);
         if (!side.answer.d_sink.empty()) side.answer.d_sink[head] += sums.d_sink;
-        add_bias_gradient(terms, parts[static_cast<size_t>(sequence)], sequence,
-                          static_cast<int32_t>(head), sums, side);
+        share_bias_gradient(terms, parts[static_cast<size_t>(sequence)], sequence,
+                            static_cast<int32_t>(head), sums, side);
         ++head;
       }
     }

@@ -202,7 +202,7 @@ void write_dq(const ExactHead& head, const RowBlock& range, const Rows<double>& 
 }
 
 /// The gradient of the bias is that of the complete logits.
-void add_bias_gradient(const ExactHead& head, const RowBlock& range, const Rows<double>& d_logits,
+void write_exact_dbias(const ExactHead& head, const RowBlock& range, const Rows<double>& d_logits,
                        const Rows<double>& lengths, HeadSums& sums) {
   const int64_t keys = head.group.part.num_keys();
   for (int64_t row = 0; row < range.rows(); ++row) {
@@ -229,7 +229,7 @@ void run_exact_backward(const ExactHead& head, ExactBlock& block, KeyGradients& 
       (d_logits.array().square().colwise() + block.out_dot.square()).sqrt().matrix();
   d_logits.array().colwise() -= block.out_dot;
   for (Rows<double>* factors : {&d_logits, &lengths}) factors->array() *= block.weights.array();
-  if (head.group.has_bias_gradient()) add_bias_gradient(head, range, d_logits, lengths, sums);
+  if (head.group.has_bias_gradient()) write_exact_dbias(head, range, d_logits, lengths, sums);
   for (Rows<double>* factors : {&d_logits, &lengths}) {
     if (attention.softcap != 0.0) factors->array() *= block.cap_slopes.array();
     *factors *= logit_scale(attention);

@@ -356,7 +356,7 @@ void accumulate_dq(const PlainUnit<Real>& unit, const PlainBlock<Real>& block,
 
 /// The gradient of the bias is that of the complete logits.
 template <class Real>
-void add_bias_gradient(const PlainUnit<Real>& unit, const RowBlock& range,
+void write_plain_dbias(const PlainUnit<Real>& unit, const RowBlock& range,
                        const Rows<Real>& d_logits, HeadSums& sums) {
   const int64_t keys = unit.group.part.num_keys();
   for (int64_t row = 0; row < range.rows(); ++row) {
@@ -378,7 +378,7 @@ void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadSums
   if (block.kept.size() != 0) d_logits.array() *= block.kept.array() / rules.kept_share;
   d_logits.array().colwise() -= block.out_dot;
   d_logits.array() *= weights.array();
-  if (unit.group.has_bias_gradient()) add_bias_gradient(unit, range, d_logits, sums);
+  if (unit.group.has_bias_gradient()) write_plain_dbias(unit, range, d_logits, sums);
   if (block.cap_slopes.size() != 0) d_logits.array() *= block.cap_slopes.array();
   if (block.kept.size() != 0) weights.array() *= block.kept.array() / rules.kept_share;
   if (rules.has_narrow_products) {

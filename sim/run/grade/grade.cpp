@@ -268,7 +268,7 @@ class AnswerGrader {
          .carried =
              carry_to_keys(errors, verdict_.terms.dv, inputs_, keys, attention_, length() * q_),
          .sources = deltas,
-         .is_empty = keys_without_queries()});
+         .is_empty = keys_without_weights()});
     add({.name = "dv",
          .seen = dv,
          .exact = verdict_.exact.dv,
@@ -352,6 +352,14 @@ class AnswerGrader {
   std::vector<bool> rows_without_keys() const {
     std::vector<bool> empty;
     for (const double lse : verdict_.exact.lse.values) empty.push_back(std::isinf(lse));
+    return empty;
+  }
+  /// [row of dk] The same; with dropout a key that a query sees has a gradient even if its weight
+  /// is dropped.
+  std::vector<bool> keys_without_weights() const {
+    std::vector<bool> empty = keys_without_queries();
+    for (size_t row = 0; attention_.dropout > 0 && row < empty.size(); ++row)
+      empty[row] = empty[row] && verdict_.terms.dk[row] == 0;
     return empty;
   }
   /// [row of dv] Padding, and keys that no query sees: no weight has reached them.
