@@ -127,9 +127,9 @@ Result<RunInputs> take_inputs(const ForeignRecord& record, const BatchSlots& slo
     inputs.sink = sink->values;
   }
   if (scenario.attention.bias != BiasShape::none) {
-    Tensor* bias = record.find("bias");
+    const Tensor* bias = record.find("bias");
     if (bias == nullptr) return lacks("bias", "[sequences or 1, heads or 1, queries, keys]");
-    inputs.bias = std::move(*bias);
+    inputs.bias = *bias;
   }
   return inputs;
 }

@@ -143,8 +143,9 @@ def place_slots(valid, slots, scenario, tokens, what):
     """(first valid id, valid) of every sequence; checks the buffer's size against the layout's rule."""
     parallel, batch = scenario["parallel"], scenario["batch"]
     layout = parallel.get("layout", "dual_chunk")
-    # bshd and sbhd: these layouts cut every row alone.
-    cuts_rows = batch.get("qkv_format", "thd") != "thd" and layout in ("contiguous", "dual_chunk_packed", "striped")
+    # bshd and sbhd: these layouts cut every row alone, but not the keys of lpt.
+    cuts_rows = (batch.get("qkv_format", "thd") != "thd" and layout in ("contiguous", "dual_chunk_packed", "striped")
+                 and not parallel.get("cuts_whole_buffer", False))
     cut = 2 * parallel["cp_size"] if layout == "dual_chunk" else tail_multiple(parallel) if cuts_rows else 1
     slots = [round_up(slot, math.lcm(cut, slot_multiple(batch))) for slot in slots]
     # Padding stands behind the tokens of a slot, or before them.
@@ -179,7 +180,7 @@ def find_places(scenario, layout, tokens, kv_tokens):
     is_cross = kv_lengths != lengths or kv_slots != slots
     if is_cross and scenario["parallel"].get("layout", "").startswith("lpt"):
         # KV of lpt under cross attention: contiguous equal cut.
-        kv_scenario = dict(scenario, parallel=dict(scenario["parallel"], layout="contiguous"))
+        kv_scenario = dict(scenario, parallel=dict(scenario["parallel"], layout="contiguous", cuts_whole_buffer=True))
     return (
         place_slots(lengths, slots, scenario, tokens, "queries"),
         place_slots(kv_lengths, kv_slots, kv_scenario, kv_tokens, "keys"),
