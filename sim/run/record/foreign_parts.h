@@ -20,7 +20,7 @@ struct TensorKind {
   Side side;
   bool has_v_lanes;
   bool is_lse;
-  bool is_bias = false;  // of a bias: [sequences or 1, heads or 1, queries, keys], never in parts
+  bool is_bias = false;  // of a bias: [sequences or 1, heads or 1, queries, keys]
 };
 
 // The contract's names in its order (section 4).
