@@ -21,7 +21,8 @@ constexpr int64_t kTokensPerBlock = 1024;
 constexpr size_t kRowsPerUnit = 8;
 
 ConstVector row_of(const Tensor& tensor, int64_t token, int32_t head) {
-  return {tensor.values.data() + row_offset(tensor, token, head), tensor.shape[2]};
+  return {tensor.values.data() + row_offset(tensor, token, head),
+          static_cast<Eigen::Index>(tensor.shape[2])};
 }
 
 /// The rows of one head of a tensor, rotated block by block. Only the last block is kept.

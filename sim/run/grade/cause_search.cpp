@@ -317,7 +317,7 @@ class Search {
       const bool needs_given = tensor.side == Side::kv;
       if (needs_given && (from.out == nullptr || from.lse == nullptr)) continue;
       for (const auto* list : {&tensor.wrong, &tensor.right})
-        for (int64_t i = 0; i < std::min(most_rows, std::ssize(*list)); ++i)
+        for (int64_t i = 0; i < std::min<int64_t>(most_rows, std::ssize(*list)); ++i)
           rows.add(tensor.side, (*list)[static_cast<size_t>(i)].at);
     }
     rows.request.out = from.out;

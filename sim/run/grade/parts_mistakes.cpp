@@ -37,21 +37,21 @@ std::vector<PartsMistake> SuspectMaker::parts_mistakes(Parts parts) const {
                                  ? fmt::format("the partial of ring step {}, {} r - {}'s keys, {}",
                                                apart + 1, rank_noun, apart, what)
                                  : fmt::format("the part of rank r - {}'s keys {}", apart, what),
-                     .times = [apart, ranks, times](int32_t q, int32_t k) {
+                     .times = [apart, ranks, times = times](int32_t q, int32_t k) {
                        return (q - k + ranks) % ranks == apart ? times : 1.0;
                      }});
     }
     for (int32_t rank = 0; rank < ranks; ++rank) {
       all.push_back({.name = name,
                      .text = fmt::format("the part of {} {}'s keys {}", rank_noun, rank, what),
-                     .times = [rank, times](int32_t q, int32_t k) {
+                     .times = [rank, times = times](int32_t q, int32_t k) {
                        return k == rank && q != rank ? times : 1.0;
                      }});
       all.push_back(
           {.name = name,
            .text = fmt::format("the share of {} {}'s queries {}", rank_noun, rank, what),
-           .times = [rank, times](int32_t q,
-                                  int32_t k) { return q == rank && k != rank ? times : 1.0; },
+           .times = [rank, times = times](
+                        int32_t q, int32_t k) { return q == rank && k != rank ? times : 1.0; },
            .tensors = of_keys});
     }
   }
