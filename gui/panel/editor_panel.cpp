@@ -189,8 +189,8 @@ void edit_parallel(Ui& ui, Editor& editor) {
     editor.choice("backward ring", "parallel.ring_backward", parallel.ring_backward, kRingBackwards,
                   "What travels in the backward: keys and values, or queries");
   if (may_replicate_keys(parallel.comm_type))
-    editor.number<int64_t>("shared keys", "parallel.kv_replicated", parallel.kv_replicated,
-                           16, "The first keys of each sequence that every rank holds");
+    editor.number<int64_t>("shared keys", "parallel.kv_replicated", parallel.kv_replicated, 16,
+                           "The first keys of each sequence that every rank holds");
   if (parallel.comm_type == CommType::gather_q)
     editor.choice("combine", "parallel.combine", parallel.combine, kCombines,
                   "Results are merged by the owners of the queries, or scaled first and added");
@@ -261,6 +261,12 @@ void edit_heads(Editor& editor) {
   editor.decimal("softcap", "attention.softcap", attention.softcap, "0: off");
   editor.decimal("rope theta", "attention.rope_theta", attention.rope_theta,
                  "Rotary positions; 0: off");
+  editor.flag("ALiBi", "attention.alibi", attention.alibi,
+              "Logits fall with the distance of query and key, by a slope of each head");
+  editor.choice("bias", "attention.bias", attention.bias, kBiasShapes,
+                "Added to logits: one for each sequence (b) and head (h), or for all (1)");
+  editor.decimal("dropout", "attention.dropout", attention.dropout,
+                 "Share of weights that are dropped; 0: off");
 }
 
 void edit_numerics(Editor& editor) {
