@@ -106,14 +106,15 @@ std::string write_formulas(const Plan& plan, const Flow& flow) {
   std::string formulas;
   for (const auto& [key, bundle] : bundles) {
     if (!formulas.empty()) formulas += ", and ";
+    const int64_t first = bundle.rows.front();
     const bool are_equal = std::all_of(bundle.rows.begin(), bundle.rows.end(),
-                                       [&](int64_t rows) { return rows == bundle.rows.front(); });
+                                       [first](int64_t rows) { return rows == first; });
     const auto copies = static_cast<int64_t>(bundle.rows.size());
     formulas += bytes_formula(
         plan,
         {.payload = flow.items.front()->payload,
          .copies = are_equal ? copies : 1,
-         .rows = are_equal ? bundle.rows.front()
+         .rows = are_equal ? first
                            : std::accumulate(bundle.rows.begin(), bundle.rows.end(), int64_t{0}),
          .heads = key.first,
          .element = key.second,
