@@ -172,8 +172,7 @@ class Walk {
             stage, [&](int64_t i) { return to_index(pass.transfers[i].dst); },
             [&](int64_t i) {
               const TransferItem& item = pass.transfers[i];
-              if (item.payload == Payload::partial || item.landing == Landing::add)
-                merger_.settle(item.from);
+        settle_sources(pass, stage);
               if (!replaces(item)) move_rows(plan_, item, memory_);
             });
         break;
@@ -214,6 +213,20 @@ class Walk {
   bool replaces([[maybe_unused]] const Item& item) {
     if constexpr (Seam::kIsOpen) return seam_.replaces(item);
     return false;
+  }
+
+  /// Adds up the partial results that a stage sends. One buffer may be sent to several ranks.
+  void settle_sources(const Pass& pass, const Stage& stage) {
+    std::set<BufferId> sources;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const TransferItem& item = pass.transfers[i];
+      if (item.payload == Payload::partial || item.landing == Landing::add)
+        sources.insert(item.from);
+    }
+    const std::vector<BufferId> list(sources.begin(), sources.end());
+    for_each_index(
+        std::ssize(list), [&](int64_t i) { merger_.settle(list[static_cast<size_t>(i)]); },
+        item_threads_);
   }
 
   /// Runs body(index) for `count` units of `num_items` items, until the run is cancelled.
