@@ -189,8 +189,8 @@ void edit_parallel(Ui& ui, Editor& editor) {
     editor.choice("backward ring", "parallel.ring_backward", parallel.ring_backward, kRingBackwards,
                   "What travels in the backward: keys and values, or queries");
   if (may_replicate_keys(parallel.comm_type))
-    editor.number<int64_t>("shared keys", "parallel.kv_replicated", parallel.kv_replicated,
-                           16, "The first keys of each sequence that every rank holds");
+    editor.number<int64_t>("shared keys", "parallel.kv_replicated", parallel.kv_replicated, 16,
+                           "The first keys of each sequence that every rank holds");
   if (parallel.comm_type == CommType::gather_q)
     editor.choice("combine", "parallel.combine", parallel.combine, kCombines,
                   "Results are merged by the owners of the queries, or scaled first and added");
@@ -256,6 +256,8 @@ void edit_heads(Editor& editor) {
   editor.number("head dim", "attention.head_dim", attention.head_dim_qk, 8, "head_dim of Q and K");
   editor.number("value dim", "attention.head_dim_v", attention.head_dim_v, 8,
                 "head_dim of V and O");
+  editor.number("latent dim", "attention.latent_dim", attention.latent_dim, 8,
+                "V is this many elements at the front of K; 0: V is a tensor of its own");
   editor.choice("softmax", "attention.softmax_type", attention.softmax_type, kSoftmaxTypes,
                 "vanilla, or with a sink that takes a share of every row");
   editor.decimal("softcap", "attention.softcap", attention.softcap, "0: off");

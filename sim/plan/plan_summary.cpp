@@ -157,7 +157,7 @@ int64_t necessary_kv_bytes(const Plan& plan,
   });
   const Attention& attention = plan.scenario.attention;
   return std::accumulate(remote.begin(), remote.end(), int64_t{0}) * attention.kv_heads *
-         (attention.head_dim_qk + attention.head_dim_v) *
+         (attention.head_dim_qk + attention.own_head_dim_v()) *
          element_bytes(plan.scenario.numerics.dtype);
 }
 

@@ -13,7 +13,7 @@ namespace cpscope {
 /// d_out is NaN.
 RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, bool poison);
 
-/// One of these inputs, not the sink.
+/// One of these inputs, not the sink; v is empty if it is a part of k.
 Tensor make_run_input(const Scenario& scenario, const BatchSlots& slots, InputTensor which,
                       bool poison);
 

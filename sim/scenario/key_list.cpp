@@ -26,7 +26,7 @@ constexpr KeyNote kKeyNotes[] = {
     {"attention", "kv_heads", "heads", "heads of keys and values; divides heads (GQA, MQA)"},
     {"attention", "head_dim", "required, or head_dim_qk and head_dim_v", "elements of a head"},
     {"attention", "head_dim_qk", "head_dim", "elements of a head of q and k (MLA)"},
-    {"attention", "head_dim_v", "head_dim", "elements of a head of v and out (MLA)"},
+    {"attention", "head_dim_v", "head_dim, or latent_dim", "elements of a head of v and out (MLA)"},
     {"attention", "attn_mask_type", "\"causal\"",
      "which keys a query sees; padding_ is a label, as padding is never seen; slices: those of "
      "`slices` or `mask`"},
@@ -60,8 +60,8 @@ constexpr KeyNote kKeyNotes[] = {
      "framework: a draw of its own for every compute item, as frameworks do, so that the result "
      "depends on the schedule"},
     {"attention", "latent_dim", "0",
-     "MLA's latent form: v is the first latent_dim elements of k, one tensor travels and one "
-     "gradient comes home; kv_heads is 1; 0 is off"},
+     "MLA's latent form: v is the first latent_dim elements of k, which RoPE does not turn; one "
+     "tensor travels and one gradient comes home; kv_heads is 1; 0 is off"},
     {"attention.mask", "name", "required, or file", "the mask"},
     {"attention.mask", "block", "required by block_causal, block_diffusion, block_top_k",
      "tokens of a block"},

@@ -127,7 +127,11 @@ struct Attention {
   BiasShape bias = BiasShape::none;  // logits get a bias, after scale and cap
   double dropout = 0.0;              // probability that a weight is dropped, below 1; 0 = off
   DropoutMode dropout_mode = DropoutMode::split_invariant;
-  int32_t latent_dim = 0;  // 0 = off; else v is the first latent_dim lanes of k, and kv_heads is 1
+  int32_t latent_dim = 0;  // 0 = off; else v is the first latent_dim elements of k, kv_heads is 1,
+                           // and RoPE turns only the elements behind them
+
+  /// Elements that a row of v has in addition to one of k: 0 if v is a part of k.
+  int32_t own_head_dim_v() const { return latent_dim > 0 ? 0 : head_dim_v; }
 
   /// The scale that multiplies q.k: softmax_scale, or 1/sqrt(head_dim_qk) when that is 0.
   double effective_scale() const;
