@@ -30,6 +30,7 @@ class FaultySeam {
   bool replaces(const MergeItem& item);
   bool replaces(const FinishItem& item);
   int32_t kv_head_of(int32_t head) const;
+  LatentSum<T> latent_sum(const ComputeItem& item) const;
   void after_run(Answer& answer);
 
  private:
