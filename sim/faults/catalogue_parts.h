@@ -29,6 +29,7 @@ std::vector<Fault> hand_over_faults();  // inputs: rows, orders, positions
 std::vector<Fault> executor_faults();   // walker: a wrong computation
 std::vector<Fault> message_faults();    // message order and matching
 std::vector<Fault> partial_faults();    // plans: results that other ranks merge
+std::vector<Fault> term_faults();       // walker: bias, ALiBi, dropout
 
 /// Short form for planters.
 FaultSite forward_site(StageKind kind, RankId rank, StepId step, int64_t item);

@@ -263,6 +263,17 @@ void roll_latent(uint64_t seed, Attention& attention) {
 }
 
 /// Draws of its own, for the same reason.
+void roll_score_terms(uint64_t seed, Attention& attention) {
+  Dice dice(seed ^ 0xa11b1a5);
+  if (!dice.chance(15)) return;
+  attention.alibi = dice.chance(50);
+  if (dice.chance(50))
+    attention.bias =
+        dice.pick({BiasShape::one_h, BiasShape::one_one, BiasShape::b_one, BiasShape::b_h});
+  if (dice.chance(50)) attention.dropout = dice.pick({0.1, 0.5, 0.9});
+}
+
+/// Draws of its own, for the same reason.
 void roll_pad_side(uint64_t seed, Batch& batch) {
   if (Dice(seed ^ 0x1ef75a9d).chance(25)) batch.pad_side = PadSide::left;
 }
@@ -287,6 +298,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   scenario.batch.pad_between_seqs = scenario.parallel.layout != LayoutKind::lpt || dice.chance(50);
   roll_rotation_and_slots(seed, scenario);
   roll_pad_side(seed, scenario.batch);
+  roll_score_terms(seed, scenario.attention);
   Numerics& numerics = scenario.numerics;
   numerics.dtype =
       space.any_dtype ? dice.pick({Dtype::bf16, Dtype::fp16, Dtype::fp32}) : Dtype::fp64;

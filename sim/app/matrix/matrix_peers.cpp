@@ -178,6 +178,17 @@ constexpr PeerTopic kTopics[] = {
      "",
      {"FA2 only; not all_gather of thd in dual_chunk", "?", "yes", "no in the ring paths", "?"}},
     {"sink", "sink learnable", "", "", {"a2a with the fused back end only", "?", "yes", "?", "?"}},
+    {"ALiBi", "ALiBi", "", "", {"no", "?", "no", "no in the ring paths", "?"}},
+    {"bias",
+     "bias 1hss",
+     "",
+     "",
+     {"post_scale with p2p, not thd", "no: attn_bias refused", "no", "?", "?"}},
+    {"dropout",
+     "dropout",
+     "",
+     "",
+     {"yes; other weights in each schedule", "?", "no", "no in the ring paths", "?"}},
     {"fp32", "fp32", "", "", {"no: 16 and 8 bits", "?", "yes (SDPA back end)", "?", "?"}},
 };
 

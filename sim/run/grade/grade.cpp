@@ -2,6 +2,7 @@
 
 #include "sim/base/id_vector.h"
 #include "sim/run/dtype.h"
+#include "sim/run/grade/bias_rows.h"
 #include "sim/run/grade/probe_parts.h"
 #include "sim/run/grade/tensor_grader.h"
 
@@ -199,7 +200,8 @@ class AnswerGrader {
         q_(root_mean_square(inputs.q.values)),
         k_(root_mean_square(inputs.k.values)),
         v_(root_mean_square(values_of(inputs).values)),
-        d_out_(root_mean_square(inputs.d_out.values)) {}
+        d_out_(root_mean_square(inputs.d_out.values)),
+        owners_(owners_of(plan, Side::q)) {}
 
   void grade_forward(const Tensor& out, const Tensor& lse, const RowPlaces& queries) {
     const Answer &exact = verdict_.exact, &plain = verdict_.plain;
@@ -272,7 +274,7 @@ class AnswerGrader {
          .places = &keys,
          .carried = std::move(carried),
          .sources = deltas,
-         .is_empty = keys_without_queries()});
+         .is_empty = keys_without_weights()});
     if (is_latent) return;
     add({.name = "dv",
          .seen = dv,
@@ -291,6 +293,23 @@ class AnswerGrader {
     if (verdict_.exact.d_sink.empty()) return;
     add_by_head("d_sink", seen, verdict_.exact.d_sink, verdict_.plain.d_sink, 1.0,
                 carry_to_sinks(errors, inputs_, lse));
+  }
+
+  /// `errors`: of the deltas of all queries. Rows are those of one query of one head: [1, heads or
+  /// 1, sequences or 1, ...] are the cells that heads and sequences share.
+  void grade_bias(const Tensor& seen, const std::vector<double>& errors) {
+    if (verdict_.exact.dbias.values.empty()) return;
+    add({.name = "dbias",
+         .seen = bias_rows(seen),
+         .exact = bias_rows(verdict_.exact.dbias),
+         .plain = bias_rows(verdict_.plain.dbias),
+         .magnitude = d_out_ * v_ * std::sqrt(static_cast<double>(attention_.head_dim_v)),
+         .rounded_to = dtype_,
+         .terms = verdict_.terms.dbias,
+         .carried = carry_to_bias(errors, inputs_, attention_, verdict_.exact.dbias.shape)});
+    TensorGrade* grade = grade_.find("dbias");
+    if (grade != nullptr)
+      name_bias_row(inputs_.slots, owners_, verdict_.exact.dbias.shape, grade->worst);
   }
 
   /// For the judged rows, from the exact and the plain out.
@@ -340,6 +359,14 @@ class AnswerGrader {
   std::vector<bool> rows_without_keys() const {
     std::vector<bool> empty;
     for (const double lse : verdict_.exact.lse.values) empty.push_back(std::isinf(lse));
+    return empty;
+  }
+  /// [row of dk] The same; with dropout a key that a query sees has a gradient even if its weight
+  /// is dropped.
+  std::vector<bool> keys_without_weights() const {
+    std::vector<bool> empty = keys_without_queries();
+    for (size_t row = 0; attention_.dropout > 0 && row < empty.size(); ++row)
+      empty[row] = empty[row] && verdict_.terms.dk[row] == 0;
     return empty;
   }
   /// [row of dv] Padding, and keys that no query sees: no weight has reached them.
@@ -398,6 +425,7 @@ class AnswerGrader {
   const Verdict& verdict_;
   const TensorGrader grader_;
   const double q_, k_, v_, d_out_;
+  const std::vector<int32_t> owners_;  // [packed padded id of a query]
   Grade grade_;
 };
 
@@ -407,76 +435,6 @@ const std::vector<double> AnswerGrader::kNoTerms;
 
 double share_of_typical_row(std::string_view tensor, int64_t lanes) {
   return tensor == "out" && lanes >= kLanesThatNeverCancel ? 0.1 : 1.0;
-}
-
-namespace {
-
-/// How many shares a running sum takes in between two roundings on its way. All sums of a pass make
-/// their hops in the same stages.
-int32_t count_shares_a_rounding(const Plan& plan, Payload payload, int32_t shares) {
-  int32_t roundings = 0;
-  for (const Stage& stage : plan.backward.stages) {
-    if (stage.kind != StageKind::transfer) continue;
-    const auto begin = plan.backward.transfers.begin();
-    roundings += std::any_of(begin + stage.begin, begin + stage.end, [&](const TransferItem& item) {
-      return item.payload == payload && item.landing == Landing::replace && !item.wire_fp32;
-    });
-  }
-  return roundings == 0 ? shares : (shares + roundings - 1) / roundings;
-}
-
-}  // namespace
-
-Hops count_hops(const Plan& plan) {
-  IdVector<BufferId, int32_t> partials(plan.buffers.size()), shares(plan.buffers.size());
-  for (const MergeItem& item : plan.forward.merges) ++partials[item.into];
-  // A share in a ring is summed hop by hop: what counts is how often one row is added to in all
-  // hops. Stages of heads are summed on one rank, in fp32 unless `accumulate` rounds them.
-  const bool rounds_stages = plan.scenario.numerics.accumulate == Accumulate::dtype;
-  bool travels_summed = false;
-  Hops hops;
-  hops.sends_shares = false;
-  for (const MergeItem& item : plan.backward.merges) {
-    const BufferSpec& into = plan.buffer(item.into);
-    if (into.kind != BufferKind::dkv) continue;
-    const bool is_of_stages = into.role == BufferRole::sequence_order && !rounds_stages;
-    shares[item.into] = std::max(shares[item.into], is_of_stages ? 1 : item.order + 1);
-  }
-  // [sum][KV head] How many more shares are added to this head than to the one before it.
-  std::map<BufferId, std::map<int32_t, int32_t>> added;
-  for (const TransferItem& item : plan.backward.transfers) {
-    if (item.payload != Payload::dkv) continue;
-    hops.sends_shares |= item.link != LinkClass::self;
-    // The sum of two shares is sent on.
-    travels_summed = travels_summed || shares[item.from] > 1;
-    if (item.landing != Landing::add) continue;
-    ++added[item.to][item.heads.begin];
-    --added[item.to][item.heads.end];
-  }
-  for (const auto& [sum, changes] : added) {
-    int32_t now = 0, most = 0;
-    for (const auto& [head, change] : changes) most = std::max(most, now += change);
-    shares[sum] += most;
-  }
-  for (const TransferItem& item : plan.forward.transfers) {
-    hops.rounds_partials |= item.payload == Payload::partial && !item.wire_fp32;
-    hops.adds_in_dtype |=
-        item.payload == Payload::out && item.landing == Landing::add && !item.wire_fp32;
-  }
-  for (const TransferItem& item : plan.backward.transfers) {
-    if (item.payload != Payload::dq || item.wire_fp32) continue;
-    hops.rounds_dq |= item.landing == Landing::add;
-    // Finished dq is sent from buffers that name their tokens.
-    hops.rounds_dq_sum |= plan.buffer(item.from).tokens == kNoTokens;
-  }
-  hops.rounds_running_sum = travels_summed;
-  for (const int32_t count : partials) hops.partials = std::max(hops.partials, count);
-  for (const int32_t count : shares) hops.shares = std::max(hops.shares, count);
-  if (hops.rounds_running_sum)
-    hops.shares_a_rounding = count_shares_a_rounding(plan, Payload::dkv, hops.shares);
-  if (hops.rounds_dq_sum)
-    hops.shares_a_rounding = count_shares_a_rounding(plan, Payload::dq, hops.partials);
-  return hops;
 }
 
 Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answer,
@@ -490,6 +448,7 @@ Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answ
     grader.grade_dq(answer.dq, queries, errors);
     grader.grade_keys(answer.dk, answer.dv, row_places_of(plan, Side::kv, nullptr), errors);
     grader.grade_sinks(answer.d_sink, errors, verdict.exact.lse);
+    grader.grade_bias(answer.dbias, errors);
   }
   return grader.finish();
 }

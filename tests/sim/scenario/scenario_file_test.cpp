@@ -236,9 +236,8 @@ TEST(ScenarioFile, RefusesByNameWhatIsNotComputedYet) {
   refuse(text, "lesson.toml:10:9: FP8 is not supported");
   text.numerics = "";
   for (const auto& [line, reason] :
-       {std::pair{"alibi = true", "ALiBi is not supported"},
-        std::pair{"bias = \"1hss\"", "Attention bias is not supported"},
-        std::pair{"dropout = 0.1", "Dropout is not supported"}}) {
+       {std::pair{"dropout = 0.1\ndropout_mode = \"framework\"",
+                  "A draw of its own for each compute item is not supported"}}) {
     text = {};
     text.attention += std::string(line) + "\n";
     refuse(text, reason);
