@@ -28,6 +28,7 @@ struct ExactHead {
 struct KeyGradients {
   Rows<double> dk, dv;
   Column<double> dk_squares, dv_squares;
+  Column<double> undropped_squares;  // as dv_squares, of all weights; empty without dropout
 };
 
 /// One row block: logits, weights and softmax statistics of each row.
@@ -243,6 +244,8 @@ void run_exact_backward(const ExactHead& head, ExactBlock& block, KeyGradients& 
       kept.transpose() * d_out;
   gradients.dk.middleRows(range.key_begin, range.keys()).noalias() +=
       d_logits.transpose() * queries;
+  if (gradients.undropped_squares.size() > 0)
+    add_squares(block.weights, d_out.rowwise().squaredNorm(), range, gradients.undropped_squares);
   add_squares(kept, d_out.rowwise().squaredNorm(), range, gradients.dv_squares);
   add_squares(lengths, queries.rowwise().squaredNorm(), range, gradients.dk_squares);
 }
@@ -295,6 +298,8 @@ void write_exact_key_gradients(const HeadGroup& group, KeyGradients& gradients, 
     terms.dv[index] = std::sqrt(gradients.dv_squares(key));
     terms.dk[index] =
         std::hypot(std::sqrt(gradients.dk_squares(key)), is_latent ? terms.dv[index] : 0.0);
+    if (!terms.undropped.empty())
+      terms.undropped[index] = std::sqrt(gradients.undropped_squares(key));
   }
 }
 
@@ -318,6 +323,7 @@ std::vector<HeadSums> compute_exact_group(const HeadGroup& group, Answer& answer
     gradients.dv.setZero(values.rows(), values.cols());
     gradients.dk_squares.setZero(keys.rows());
     gradients.dv_squares.setZero(keys.rows());
+    if (group.terms.drops()) gradients.undropped_squares.setZero(keys.rows());
   }
 
   std::vector<HeadSums> sums;

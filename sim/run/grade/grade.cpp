@@ -260,7 +260,8 @@ class AnswerGrader {
     // Latent attention adds the gradient of v to that of k.
     const bool is_latent = attention_.latent_dim > 0;
     std::vector<double> carried =
-        carry_to_keys(errors, verdict_.terms.dv, inputs_, keys, attention_, length() * q_);
+        carry_to_keys(errors, attention_.dropout > 0 ? verdict_.terms.undropped : verdict_.terms.dv,
+                      inputs_, keys, attention_, length() * q_);
     const std::vector<double> shares = carry_shares();
     for (size_t row = 0; is_latent && row < shares.size(); ++row)
       carried[row] = std::hypot(carried[row], shares[row]);
