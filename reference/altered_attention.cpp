@@ -28,12 +28,12 @@ ConstVector row_of(const Tensor& tensor, int64_t token, int32_t head) {
 /// The rows of one head of a tensor, rotated block by block. Only the last block is kept.
 class RotatedRows {
  public:
-  RotatedRows(const Tensor& tensor, int32_t head, double theta,
+  RotatedRows(const Tensor& tensor, int32_t head, const AlteredAttention& altered,
               const std::vector<int64_t>& positions)
-      : tensor_(tensor), head_(head), theta_(theta), positions_(positions) {}
+      : tensor_(tensor), head_(head), altered_(altered), positions_(positions) {}
 
   ConstVector row(int64_t token) {
-    if (theta_ == 0.0) return row_of(tensor_, token, head_);
+    if (altered_.theta == 0.0) return row_of(tensor_, token, head_);
     const int64_t first = token / kTokensPerBlock * kTokensPerBlock;
     if (first != first_) rotate_from(first);
     return {&rows_(token - first, 0), rows_.cols()};
@@ -45,8 +45,8 @@ class RotatedRows {
     const int64_t end = std::min(tensor_.shape[0], first + kTokensPerBlock);
     rows_.resize(end - first, tensor_.shape[2]);
     const std::vector<int64_t> block(positions_.begin() + first, positions_.begin() + end);
-    const RotaryTable table =
-        make_rotary_table(theta_, static_cast<int32_t>(tensor_.shape[2]), block);
+    const RotaryTable table = make_rotary_table(
+        altered_.theta, static_cast<int32_t>(tensor_.shape[2]), block, altered_.first_rotated);
     for (int64_t token = first; token < end; ++token) {
       rows_.row(token - first) = row_of(tensor_, token, head_).transpose();
       rotate_row(table, token - first, +1, &rows_(token - first, 0));
@@ -55,16 +55,19 @@ class RotatedRows {
 
   const Tensor& tensor_;
   const int32_t head_;
-  const double theta_;
+  const AlteredAttention& altered_;
   const std::vector<int64_t>& positions_;
   int64_t first_ = -1;
   Rows<double> rows_;
 };
 
 /// Rotates one row forwards or back.
-void turn(double theta, int64_t position, int direction, double* row, int64_t lanes) {
-  if (theta == 0.0) return;
-  rotate_row(make_rotary_table(theta, static_cast<int32_t>(lanes), {position}), 0, direction, row);
+void turn(const AlteredAttention& altered, int64_t position, int direction, double* row,
+          int64_t lanes) {
+  if (altered.theta == 0.0) return;
+  rotate_row(make_rotary_table(altered.theta, static_cast<int32_t>(lanes), {position},
+                               altered.first_rotated),
+             0, direction, row);
 }
 
 /// A complete logit, and its derivative by q.k.
@@ -114,7 +117,12 @@ struct Work {
   RunWatch& watch;
 
   int64_t dim_qk() const { return inputs.q.shape[2]; }
-  int64_t dim_v() const { return inputs.v.shape[2]; }
+  int64_t dim_v() const { return altered.latent_dim > 0 ? altered.latent_dim : inputs.v.shape[2]; }
+  /// The row of v; `key` is that of k after rotation.
+  ConstVector value_of(const ConstVector& key, int64_t token, int32_t head) const {
+    if (altered.latent_dim > 0) return {key.data(), altered.latent_dim};
+    return row_of(inputs.v, token, head);
+  }
 };
 
 QueryParts start_query(const Work& work) {
@@ -161,14 +169,14 @@ void add_key(const Work& work, const RowAddress& query, double times, int32_t ra
 
 void run_queries(const Work& work, const Unit& unit, AlteredRows& result) {
   const AlteredAttention& altered = work.altered;
-  RotatedRows keys(work.inputs.k, unit.kv_head, altered.theta, altered.key_positions);
+  RotatedRows keys(work.inputs.k, unit.kv_head, altered, altered.key_positions);
   Rows<double> queries(static_cast<int64_t>(unit.rows.size()), work.dim_qk());
   for (int64_t i = 0; i < queries.rows(); ++i) {
     const RowAddress& query = work.request.queries[unit.rows[static_cast<size_t>(i)]];
     queries.row(i) = row_of(work.inputs.q, query.token, query.head).transpose();
     if (altered.theta != 0.0)
-      turn(altered.theta, altered.query_positions[static_cast<size_t>(query.token)], +1,
-           &queries(i, 0), work.dim_qk());
+      turn(altered, altered.query_positions[static_cast<size_t>(query.token)], +1, &queries(i, 0),
+           work.dim_qk());
     result.queries[unit.rows[static_cast<size_t>(i)]] = start_query(work);
   }
   for (int64_t token = 0; token < work.inputs.k.shape[0]; ++token) {
@@ -184,7 +192,7 @@ void run_queries(const Work& work, const Unit& unit, AlteredRows& result) {
       const ConstVector key = keys.row(token);
       add_key(work, query, times, altered.rank_of_key(token),
               logit_of(altered, queries.row(i).dot(key), term.added), term.factor, key,
-              row_of(work.inputs.v, token, unit.kv_head), result.queries[row]);
+              work.value_of(key, token, unit.kv_head), result.queries[row]);
     }
   }
   if (altered.theta == 0.0) return;
@@ -193,7 +201,7 @@ void run_queries(const Work& work, const Unit& unit, AlteredRows& result) {
         altered.query_positions[static_cast<size_t>(work.request.queries[row].token)];
     for (std::vector<double>* sums : {&result.queries[row].dq_p, &result.queries[row].dq_1})
       for (size_t at = 0; at < sums->size(); at += static_cast<size_t>(work.dim_qk()))
-        turn(altered.theta, position, -1, sums->data() + at, work.dim_qk());
+        turn(altered, position, -1, sums->data() + at, work.dim_qk());
   }
 }
 
@@ -201,7 +209,7 @@ void run_queries(const Work& work, const Unit& unit, AlteredRows& result) {
 void add_queries(const Work& work, const Unit& unit, int32_t head, const Rows<double>& keys,
                  AlteredRows& result) {
   const AlteredAttention& altered = work.altered;
-  RotatedRows queries(work.inputs.q, head, altered.theta, altered.query_positions);
+  RotatedRows queries(work.inputs.q, head, altered, altered.query_positions);
   const Tensor& lse = *work.request.lse;
   for (int64_t token = 0; token < work.inputs.q.shape[0]; ++token) {
     if (token % kTokensPerBlock == 0 && work.watch.is_cancelled()) return;
@@ -222,12 +230,16 @@ void add_queries(const Work& work, const Unit& unit, int32_t head, const Rows<do
       const ConstVector query = queries.row(token);
       const Logit logit = logit_of(altered, keys.row(i).dot(query), term.added);
       const double weight = times * std::exp(logit.value - given);
-      const double product = d_out.dot(row_of(work.inputs.v, key, unit.kv_head));
+      const ConstVector rotated(&keys(i, 0), work.dim_qk());
+      const double product = d_out.dot(work.value_of(rotated, key, unit.kv_head));
       KeyParts& parts = result.keys[row];
       Vector(parts.dv.data() + part * static_cast<size_t>(work.dim_v()), work.dim_v()) +=
           weight * term.factor * d_out;
-      Vector(parts.dk.data() + part * static_cast<size_t>(work.dim_qk()), work.dim_qk()) +=
-          weight * (term.factor * product - delta) * logit.slope * query;
+      Vector dk(parts.dk.data() + part * static_cast<size_t>(work.dim_qk()), work.dim_qk());
+      dk += weight * (term.factor * product - delta) * logit.slope * query;
+      if (altered.latent_dim > 0)
+        dk.segment(altered.value_gradients_at, work.dim_v()) +=
+            altered.value_gradients * weight * term.factor * d_out;
     }
   }
 }
@@ -241,7 +253,7 @@ void run_keys(const Work& work, const Unit& unit, AlteredRows& result) {
     const int64_t token = work.request.keys[row].token;
     keys.row(i) = row_of(work.inputs.k, token, unit.kv_head).transpose();
     if (altered.theta != 0.0)
-      turn(altered.theta, altered.key_positions[static_cast<size_t>(token)], +1, &keys(i, 0),
+      turn(altered, altered.key_positions[static_cast<size_t>(token)], +1, &keys(i, 0),
            work.dim_qk());
     result.keys[row].dk.assign(ranks * static_cast<size_t>(work.dim_qk()), 0.0);
     result.keys[row].dv.assign(ranks * static_cast<size_t>(work.dim_v()), 0.0);
@@ -256,7 +268,7 @@ void run_keys(const Work& work, const Unit& unit, AlteredRows& result) {
         altered.key_positions[static_cast<size_t>(work.request.keys[row].token)];
     std::vector<double>& dk = result.keys[row].dk;
     for (size_t at = 0; at < dk.size(); at += static_cast<size_t>(work.dim_qk()))
-      turn(altered.theta, position, -1, dk.data() + at, work.dim_qk());
+      turn(altered, position, -1, dk.data() + at, work.dim_qk());
   }
 }
 

@@ -97,7 +97,13 @@ void check_inputs(const Scenario& scenario, const RunInputs& inputs) {
   const int64_t kv_tokens = inputs.slots.kv_tokens;
   check_shape(inputs.q, "q", {tokens, attention.heads, attention.head_dim_qk});
   check_shape(inputs.k, "k", {kv_tokens, attention.kv_heads, attention.head_dim_qk});
-  check_shape(inputs.v, "v", {kv_tokens, attention.kv_heads, attention.head_dim_v});
+  if (attention.latent_dim == 0) {
+    check_shape(inputs.v, "v", {kv_tokens, attention.kv_heads, attention.head_dim_v});
+  } else {
+    CPSCOPE_CHECK(inputs.v.values.empty() && attention.head_dim_v == attention.latent_dim,
+                  "latent attention has no v but the first elements of k", attention.head_dim_v,
+                  attention.latent_dim);
+  }
   if (scenario.numerics.backward) {
     check_shape(inputs.d_out, "d_out", {tokens, attention.heads, attention.head_dim_v});
   }
@@ -128,7 +134,8 @@ void start_answer(const Scenario& scenario, int64_t query_rows, int64_t key_rows
   if (!scenario.numerics.backward) return;
   answer.dq = make_filled_tensor("dq", {query_rows, heads, attention.head_dim_qk}, dtype, 0.0);
   answer.dk = make_filled_tensor("dk", {key_rows, kv_heads, attention.head_dim_qk}, dtype, 0.0);
-  answer.dv = make_filled_tensor("dv", {key_rows, kv_heads, attention.head_dim_v}, dtype, 0.0);
+  if (attention.latent_dim == 0)
+    answer.dv = make_filled_tensor("dv", {key_rows, kv_heads, attention.head_dim_v}, dtype, 0.0);
   side.terms.dq.assign(static_cast<size_t>(query_rows * heads), 0.0);
   side.terms.dk.assign(static_cast<size_t>(key_rows * kv_heads), 0.0);
   side.terms.dv.assign(static_cast<size_t>(key_rows * kv_heads), 0.0);

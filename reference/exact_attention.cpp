@@ -24,7 +24,7 @@ struct ExactHead {
 };
 
 /// Gradients of the unit's keys and values, summed over its query heads, and the squares of their
-/// terms.
+/// terms. Where v is a part of k, dk is the gradient of both.
 struct KeyGradients {
   Rows<double> dk, dv;
   Column<double> dk_squares, dv_squares;
@@ -239,7 +239,9 @@ void run_exact_backward(const ExactHead& head, ExactBlock& block, KeyGradients& 
   if (head.group.wanted.queries) write_dq(head, range, d_logits, lengths, answer, terms);
   if (!head.group.has_key_gradients()) return;
   const Rows<double> kept = kept_weights(block);
-  gradients.dv.middleRows(range.key_begin, range.keys()).noalias() += kept.transpose() * d_out;
+  Rows<double>& dv = attention.latent_dim > 0 ? gradients.dk : gradients.dv;
+  dv.middleRows(range.key_begin, range.keys()).leftCols(d_out.cols()).noalias() +=
+      kept.transpose() * d_out;
   gradients.dk.middleRows(range.key_begin, range.keys()).noalias() +=
       d_logits.transpose() * queries;
   if (gradients.undropped_squares.size() > 0)
@@ -286,14 +288,16 @@ void turn_rows(const RotaryTable& turns, int direction, Rows<double>& rows) {
 
 void write_exact_key_gradients(const HeadGroup& group, KeyGradients& gradients, Answer& answer,
                                TermLengths& terms) {
+  const bool is_latent = group.scenario.attention.latent_dim > 0;
   turn_rows(group.part.key_turns, -1, gradients.dk);
   for (int64_t key = 0; key < group.part.num_keys(); ++key) {
     const int64_t at = group.key_row(key);
     scatter_row(&gradients.dk(key, 0), at, group.kv_head, answer.dk);
-    scatter_row(&gradients.dv(key, 0), at, group.kv_head, answer.dv);
+    if (!is_latent) scatter_row(&gradients.dv(key, 0), at, group.kv_head, answer.dv);
     const auto index = static_cast<size_t>(at * answer.dk.shape[1] + group.kv_head);
-    terms.dk[index] = std::sqrt(gradients.dk_squares(key));
     terms.dv[index] = std::sqrt(gradients.dv_squares(key));
+    terms.dk[index] =
+        std::hypot(std::sqrt(gradients.dk_squares(key)), is_latent ? terms.dv[index] : 0.0);
     if (!terms.undropped.empty())
       terms.undropped[index] = std::sqrt(gradients.undropped_squares(key));
   }
@@ -307,7 +311,9 @@ std::vector<HeadSums> compute_exact_group(const HeadGroup& group, Answer& answer
   const SequencePart& part = group.part;
   const int64_t first_query = group.slot.q_valid_begin(), first_key = group.slot.kv_valid_begin();
   Rows<double> keys = gather_rows<double>(inputs.k, first_key, part.keys, group.kv_head);
-  const Rows<double> values = gather_rows<double>(inputs.v, first_key, part.keys, group.kv_head);
+  const Rows<double> values =
+      gather_rows<double>(values_of(inputs), first_key, part.keys, group.kv_head)
+          .leftCols(group.scenario.attention.head_dim_v);
   turn_rows(part.key_turns, +1, keys);
   const Column<double> key_squares = keys.rowwise().squaredNorm(),
                        value_squares = values.rowwise().squaredNorm();

@@ -89,6 +89,15 @@ int32_t FaultySeam<T>::kv_head_of(int32_t head) const {
 }
 
 template <class T>
+LatentSum<T> FaultySeam<T>::latent_sum(const ComputeItem& item) const {
+  LatentSum<T> sum;
+  if (makes(Mistake::latent_dv_lost, item.rank, item.step)) sum.times = T(0);
+  if (makes(Mistake::latent_dv_misplaced, item.rank, item.step))
+    sum.first = attention().head_dim_qk - attention().latent_dim;
+  return sum;
+}
+
+template <class T>
 void FaultySeam<T>::after_run(Answer& answer) {
   if (makes(Mistake::heads_in_stage_order)) return_heads_of_stages(answer);
   if (!makes(Mistake::sink_gradient_summed)) return;

@@ -59,9 +59,10 @@ void FaultySeam<T>::rotate_side(const Tensor& tensor, RunListId tokens, Side sid
     const double* source = tensor.values.data() + token * heads * lanes;
     std::transform(source, source + heads * lanes, row,
                    [](double value) { return static_cast<T>(value); });
+    const int32_t latent = attention().latent_dim;
     for (int64_t head = 0; head < heads; ++head)
-      rotate_row(attention().rope_theta, first + local, static_cast<int32_t>(lanes), +1.0,
-                 row + head * lanes);
+      rotate_row(attention().rope_theta, first + local, static_cast<int32_t>(lanes) - latent, +1.0,
+                 row + head * lanes + latent);
     round_values(plan.scenario.numerics.dtype,
                  std::span<T>(row, static_cast<size_t>(heads * lanes)));
     ++local;

@@ -18,20 +18,22 @@ namespace {
 /// Rotates all heads of one row by its position and rounds them to the dtype.
 template <class Value>
 void rotate_token(const Plan& plan, int64_t position, double direction, int64_t heads, Value* row) {
-  const int32_t lanes = plan.scenario.attention.head_dim_qk;
+  const int32_t lanes = plan.scenario.attention.head_dim_qk,
+                latent = plan.scenario.attention.latent_dim, rotated = lanes - latent;
   for (int64_t head = 0; head < heads; ++head) {
-    Value* lane = row + head * lanes;
+    Value* lane = row + head * lanes + latent;
     // Rotating an empty row would change the sign of some zeros.
-    if (std::all_of(lane, lane + lanes, [](Value value) { return value == Value(0); })) continue;
-    rotate_row(plan.scenario.attention.rope_theta, position, lanes, direction, lane);
+    if (std::all_of(lane, lane + rotated, [](Value value) { return value == Value(0); })) continue;
+    rotate_row(plan.scenario.attention.rope_theta, position, rotated, direction, lane);
   }
   round_values(plan.scenario.numerics.dtype,
                std::span<Value>(row, static_cast<size_t>(heads * lanes)));
 }
 
-/// Copies a rank's rows of a packed tensor.
+/// Copies a rank's rows of a packed tensor; nothing of a v that is a part of k.
 template <class T>
 void load_rows(const Plan& plan, const Tensor& tensor, RunListId tokens, AlignedVector<T>& rows) {
+  if (tensor.shape.empty()) return;
   const int64_t width = tensor.shape[1] * tensor.shape[2];
   T* target = rows.data();
   for (const TokenRun& run : plan.list(tokens)) {
@@ -139,7 +141,10 @@ void collect_backward(const Plan& plan, const RankMemory<T>& memory, int threads
   answer.dq = make_unwritten_tensor<T>("dq", {tokens, attention.heads, attention.head_dim_qk});
   answer.dk =
       make_unwritten_tensor<T>("dk", {kv_tokens, attention.kv_heads, attention.head_dim_qk});
-  answer.dv = make_unwritten_tensor<T>("dv", {kv_tokens, attention.kv_heads, attention.head_dim_v});
+  const bool has_dv = attention.latent_dim == 0;
+  if (has_dv)
+    answer.dv =
+        make_unwritten_tensor<T>("dv", {kv_tokens, attention.kv_heads, attention.head_dim_v});
   for_each_id(
       plan.home.ids(),
       [&](RankId rank) {
@@ -147,7 +152,8 @@ void collect_backward(const Plan& plan, const RankMemory<T>& memory, int threads
         const RunListId queries = plan.q_lists[rank], keys = plan.kv_lists[rank];
         scatter_to_tokens(plan, home.dq, queries, false, attention.heads, memory, answer.dq);
         scatter_to_tokens(plan, home.dkv, keys, false, attention.kv_heads, memory, answer.dk);
-        scatter_to_tokens(plan, home.dkv, keys, true, attention.kv_heads, memory, answer.dv);
+        if (has_dv)
+          scatter_to_tokens(plan, home.dkv, keys, true, attention.kv_heads, memory, answer.dv);
       },
       threads);
   if (attention.rope_theta > 0) {

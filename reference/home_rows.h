@@ -15,7 +15,8 @@ void load_inputs(const Plan& plan, const RunInputs& inputs, int threads, RankMem
 template <class T>
 void collect_forward(const Plan& plan, const RankMemory<T>& memory, int threads, Answer& answer);
 
-/// Collects dq, dk and dv from the home buffers, rotated back if RoPE rotated q and k.
+/// Collects dq, dk and dv (if v is not a part of k) from the home buffers, rotated back if RoPE
+/// rotated q and k.
 template <class T>
 void collect_backward(const Plan& plan, const RankMemory<T>& memory, int threads, Answer& answer);
 

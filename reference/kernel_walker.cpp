@@ -62,7 +62,9 @@ class KernelSeam {
     const int32_t qk = attention_.head_dim_qk, v = attention_.head_dim_v;
     call.q = take(item.q, call.q_rows, call.heads, qk, false);
     call.k = take(item.kv, call.kv_rows, call.kv_heads, qk, false);
-    call.v = take(item.kv, call.kv_rows, call.kv_heads, v, true);
+    const bool is_latent = attention_.latent_dim > 0;
+    call.v = is_latent ? first_elements(call.k, qk, v)
+                       : take(item.kv, call.kv_rows, call.kv_heads, v, true);
     if (direction == Direction::backward) {
       call.out = take(item.out, call.q_rows, call.heads, v, false);
       call.lse = take(item.out, call.q_rows, call.heads, 1, true);
@@ -74,8 +76,10 @@ class KernelSeam {
     }
     if (direction == Direction::backward) {
       put(call.dq, item.dq, call.q_rows, call.heads, qk, false);
+      for (size_t i = 0; is_latent && i < call.dv.size(); ++i)
+        call.dk[i / v * qk + i % v] += call.dv[i];
       put(call.dk, item.dkv, call.kv_rows, call.kv_heads, qk, false);
-      put(call.dv, item.dkv, call.kv_rows, call.kv_heads, v, true);
+      if (!is_latent) put(call.dv, item.dkv, call.kv_rows, call.kv_heads, v, true);
       return;
     }
     if (rounds_partials_) round_values(plan_.scenario.numerics.dtype, std::span<double>(call.out));
@@ -90,6 +94,15 @@ class KernelSeam {
   }
 
  private:
+  /// The first `count` elements of every row of `lanes`.
+  static std::vector<double> first_elements(const std::vector<double>& rows, int32_t lanes,
+                                            int32_t count) {
+    std::vector<double> values;
+    for (auto row = rows.begin(); row != rows.end(); row += lanes)
+      values.insert(values.end(), row, row + count);
+    return values;
+  }
+
   AlignedVector<T>& array(BufferId id, bool second) {
     return second ? memory_.at(id).second : memory_.at(id).first;
   }

@@ -391,7 +391,9 @@ void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadSums
   const bool is_first = touched.begin == touched.end;
   touched = {is_first ? range.key_begin : std::min(touched.begin, range.key_begin),
              is_first ? range.key_end : std::max(touched.end, range.key_end)};
-  unit.piece_dv.middleRows(range.key_begin, range.keys()).noalias() +=
+  // A shared row of K and V has one gradient, which is rounded as one.
+  Rows<Real>& dv = unit.group.scenario.attention.latent_dim > 0 ? unit.piece_dk : unit.piece_dv;
+  dv.middleRows(range.key_begin, range.keys()).leftCols(block.d_out.cols()).noalias() +=
       weights.transpose() * block.d_out;
   unit.piece_dk.middleRows(range.key_begin, range.keys()).noalias() +=
       rules.scale * d_logits.transpose() * block.queries;
@@ -466,7 +468,7 @@ void finish_piece(PlainUnit<Real>& unit) {
     }
   };
   add(unit.piece_dk, unit.running_dk);
-  add(unit.piece_dv, unit.running_dv);
+  if (unit.running_dv.size() > 0) add(unit.piece_dv, unit.running_dv);
   unit.piece_keys = {};
 }
 
@@ -519,7 +521,8 @@ void write_key_gradients(PlainUnit<Real>& unit, Answer& answer) {
   round_all<Real>(unit.rules.dtype, unit.running_dv);
   for (int64_t key = 0; key < group.part.num_keys(); ++key) {
     scatter_row(&unit.running_dk(key, 0), group.key_row(key), group.kv_head, answer.dk);
-    scatter_row(&unit.running_dv(key, 0), group.key_row(key), group.kv_head, answer.dv);
+    if (unit.running_dv.size() > 0)
+      scatter_row(&unit.running_dv(key, 0), group.key_row(key), group.kv_head, answer.dv);
   }
 }
 
@@ -528,13 +531,18 @@ PlainUnit<Real> start_unit(const HeadGroup& group) {
   const int64_t first_key = group.slot.kv_valid_begin();
   PlainUnit<Real> unit{group, plain_rules<Real>(group), {}, {}, {}, {}, {}, {}, {}, 0};
   unit.keys = gather_rows<Real>(group.inputs.k, first_key, group.part.keys, group.kv_head);
-  unit.values = gather_rows<Real>(group.inputs.v, first_key, group.part.keys, group.kv_head);
+  const Attention& attention = group.scenario.attention;
+  unit.values =
+      gather_rows<Real>(values_of(group.inputs), first_key, group.part.keys, group.kv_head)
+          .leftCols(attention.head_dim_v);
   turn_and_round(group, group.part.key_turns, 0, unit.keys);
   if (group.has_key_gradients()) {
     unit.piece_dk.setZero(unit.keys.rows(), unit.keys.cols());
-    unit.piece_dv.setZero(unit.values.rows(), unit.values.cols());
     unit.running_dk.setZero(unit.keys.rows(), unit.keys.cols());
-    unit.running_dv.setZero(unit.values.rows(), unit.values.cols());
+    if (attention.latent_dim == 0) {
+      unit.piece_dv.setZero(unit.values.rows(), unit.values.cols());
+      unit.running_dv.setZero(unit.values.rows(), unit.values.cols());
+    }
   }
   return unit;
 }

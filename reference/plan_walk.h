@@ -40,6 +40,13 @@ struct WalkParts {
   PartialMerger<T>& merger;
 };
 
+/// How the gradient of a V that is a part of K is added to that of K; a seam may change it.
+template <class T>
+struct LatentSum {
+  T times = 1;
+  int32_t first = 0;  // element of K
+};
+
 /// The seam of a walk that follows the plan: it has no hooks and no cost. The fault gallery's walk
 /// has another seam (faulty_walker.cpp), which contains all intentional errors.
 template <class T>
@@ -171,13 +178,12 @@ class Walk {
   void run_stage(const Pass& pass, const Stage& stage) {
     switch (stage.kind) {
       case StageKind::transfer:
+        settle_sources(pass, stage);
         // Additions into one buffer follow item order.
         run_grouped(
             stage, [&](int64_t i) { return to_index(pass.transfers[i].dst); },
             [&](int64_t i) {
               const TransferItem& item = pass.transfers[i];
-              if (item.payload == Payload::partial || item.landing == Landing::add)
-                merger_.settle(item.from);
               if (!replaces(item)) move_rows(plan_, item, memory_);
             });
         break;
@@ -211,6 +217,20 @@ class Walk {
                     });
         break;
     }
+  }
+
+  /// Adds up the partial results that a stage sends. One buffer may be sent to several ranks.
+  void settle_sources(const Pass& pass, const Stage& stage) {
+    std::set<BufferId> sources;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const TransferItem& item = pass.transfers[i];
+      if (item.payload == Payload::partial || item.landing == Landing::add)
+        sources.insert(item.from);
+    }
+    const std::vector<BufferId> list(sources.begin(), sources.end());
+    for_each_index(
+        std::ssize(list), [&](int64_t i) { merger_.settle(list[static_cast<size_t>(i)]); },
+        item_threads_);
   }
 
   /// True if the seam has run this item itself.
@@ -282,11 +302,12 @@ class Walk {
                 });
   }
 
-  /// One head of a buffer; `second`: V or lse.
+  /// One head of a buffer; `second`: V or lse. A V that is a part of K has K's rows.
   template <class U>
   HeadView<U> view(BufferId id, int32_t head, bool second) {
     const BufferSpec& spec = plan_.buffer(id);
     const LaneCounts lanes = lane_counts(spec.kind, attention_);
+    second = second && lanes.second > 0;
     const int64_t width = second ? lanes.second : lanes.first;
     AlignedVector<T>& data = second ? memory_.at(id).second : memory_.at(id).first;
     return {data.data() + (head - spec.heads.begin) * width, spec.heads.size() * width};
@@ -405,7 +426,11 @@ class Walk {
   TileWork backward_unit(const ComputeItem& item, int32_t kv_head, TileScratch<T>& scratch) {
     const int64_t rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
     const int32_t group = attention_.heads / attention_.kv_heads;
-    const HeadView<T> dk = view<T>(item.dkv, kv_head, false), dv = view<T>(item.dkv, kv_head, true);
+    const bool is_latent = attention_.latent_dim > 0;
+    AlignedVector<T> latent_dv(static_cast<size_t>(is_latent ? kv_rows * settings_.dim_v : 0));
+    const HeadView<T> dk = view<T>(item.dkv, kv_head, false),
+                      dv = is_latent ? HeadView<T>{latent_dv.data(), settings_.dim_v}
+                                     : view<T>(item.dkv, kv_head, true);
     for (int64_t row = 0; row < kv_rows; ++row) {
       std::fill_n(dk.row(row), settings_.dim_qk, T(0));
       std::fill_n(dv.row(row), settings_.dim_v, T(0));
@@ -429,7 +454,19 @@ class Walk {
       });
       total.flops += work.flops;
     }
+    if (is_latent) add_latent_gradients(item, kv_rows, dv, dk);
     return total;
+  }
+
+  /// Adds the gradient of a V that is a part of K to that of K.
+  void add_latent_gradients([[maybe_unused]] const ComputeItem& item, int64_t rows, HeadView<T> dv,
+                            HeadView<T> dk) {
+    LatentSum<T> sum;
+    if constexpr (requires { seam_.latent_sum(item); }) sum = seam_.latent_sum(item);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int32_t lane = 0; lane < settings_.dim_v; ++lane)
+        dk.row(row)[sum.first + lane] += sum.times * dv.row(row)[lane];
+    }
   }
 
   /// rowsum(d_out * out); 0 for rows that see nothing, whose d_out may be NaN.

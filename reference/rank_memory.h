@@ -10,8 +10,9 @@
 namespace cpscope::reference {
 
 /// Memory of one buffer. q, d_out, dq: `first` [rows, heads, head_dim]. kv, dkv: `first` K [rows,
-/// heads, head_dim_qk], `second` V [rows, heads, head_dim_v]. out: `first` o [rows, heads,
-/// head_dim_v], `second` lse [rows, heads]. stats: `first` delta, `second` lse, both [rows, heads].
+/// heads, head_dim_qk], `second` V [rows, heads, head_dim_v], empty if V is a part of K. out:
+/// `first` o [rows, heads, head_dim_v], `second` lse [rows, heads]. stats: `first` delta, `second`
+/// lse, both [rows, heads].
 template <class T>
 struct BufferMemory {
   AlignedVector<T> first, second;

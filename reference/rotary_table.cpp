@@ -4,16 +4,18 @@
 
 namespace cpscope::reference {
 
-RotaryTable make_rotary_table(double theta, int32_t head_dim,
-                              const std::vector<int64_t>& positions) {
+RotaryTable make_rotary_table(double theta, int32_t head_dim, const std::vector<int64_t>& positions,
+                              int32_t first) {
   RotaryTable table;
   if (theta == 0.0) return table;
-  table.half = head_dim / 2;
+  const int32_t rotated = head_dim - first;
+  table.first = first;
+  table.half = rotated / 2;
   const auto half = static_cast<size_t>(table.half);
   table.cos.resize(positions.size() * half);
   table.sin.resize(table.cos.size());
   for (size_t lane = 0; lane < half; ++lane) {
-    const double frequency = std::pow(theta, -2.0 * static_cast<double>(lane) / head_dim);
+    const double frequency = std::pow(theta, -2.0 * static_cast<double>(lane) / rotated);
     for (size_t row = 0; row < positions.size(); ++row) {
       const double angle = static_cast<double>(positions[row]) * frequency;
       const size_t index = row * half + lane;

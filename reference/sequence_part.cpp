@@ -60,10 +60,11 @@ void look_at_mask(const Scenario& scenario, const SequenceMask& mask, SequencePa
   part.query_turns =
       make_rotary_table(attention.rope_theta, attention.head_dim_qk,
                         turned_by(part.queries, mask.first_query, scenario.batch.q_positions,
-                                  query_offset(attention, mask)));
-  part.key_turns =
-      make_rotary_table(attention.rope_theta, attention.head_dim_qk,
-                        turned_by(part.keys, mask.first_key, scenario.batch.kv_positions, 0));
+                                  query_offset(attention, mask)),
+                        attention.latent_dim);
+  part.key_turns = make_rotary_table(
+      attention.rope_theta, attention.head_dim_qk,
+      turned_by(part.keys, mask.first_key, scenario.batch.kv_positions, 0), attention.latent_dim);
 }
 
 }  // namespace

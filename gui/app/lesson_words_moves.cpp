@@ -130,7 +130,7 @@ void padding_is_unseen(CaptionWriter& writer, const AppState&) {
   const Attention& attention = writer.plan().scenario.attention;
   const int64_t padding = count_padding(writer.index(), Side::kv);
   const int64_t row_bytes = int64_t{attention.kv_heads} *
-                            (attention.head_dim_qk + attention.head_dim_v) *
+                            (attention.head_dim_qk + attention.own_head_dim_v()) *
                             element_bytes(writer.plan().scenario.numerics.dtype);
   writer.say(
       fmt::format("Padding travels like everything else: {} rows x {} bytes = {} a step. But no "

@@ -256,6 +256,8 @@ void edit_heads(Editor& editor) {
   editor.number("head dim", "attention.head_dim", attention.head_dim_qk, 8, "head_dim of Q and K");
   editor.number("value dim", "attention.head_dim_v", attention.head_dim_v, 8,
                 "head_dim of V and O");
+  editor.number("latent dim", "attention.latent_dim", attention.latent_dim, 8,
+                "V is this many elements at the front of K; 0: V is a tensor of its own");
   editor.choice("softmax", "attention.softmax_type", attention.softmax_type, kSoftmaxTypes,
                 "vanilla, or with a sink that takes a share of every row");
   editor.decimal("softcap", "attention.softcap", attention.softcap, "0: off");

@@ -198,6 +198,8 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
   const Attention& attention = plan.scenario.attention;
   if (plan.scenario.numerics.dtype == Dtype::fp64)
     return "the GPU kernels compute in fp32 and hold bf16, fp16 or fp32, not fp64";
+  if (attention.latent_dim > 0)
+    return "latent attention (latent_dim) is not in the GPU executors yet";
   for (const int32_t dim : {attention.head_dim_qk, attention.head_dim_v}) {
     if (dim > kMaxHeadDim)
       return fmt::format("the GPU kernels hold head dimensions up to {}: {}", kMaxHeadDim, dim);

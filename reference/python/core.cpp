@@ -82,9 +82,13 @@ nb::object mask_of(const Attention& attention) {
       groups.append(nb::make_tuple(group.begin, group.end));
     keys["groups"] = groups;
   }
-  if (mask.name == "global_tokens") {
+  const bool is_top_k = mask.name == "top_k", is_block_top_k = mask.name == "block_top_k";
+  if (is_top_k) keys["keys"] = mask.keys;
+  if (is_block_top_k) keys["blocks"] = mask.blocks;
+  if (is_top_k || is_block_top_k) keys["seed"] = mask.seed;
+  if (mask.name == "global_tokens") keys["causal"] = mask.causal;
+  if (mask.name == "global_tokens" || is_top_k) {
     keys["count"] = mask.count;
-    keys["causal"] = mask.causal;
     keys["window"] = nb::make_tuple(mask.window_left, mask.window_right);
   }
   if (mask.sequence >= 0) keys["sequence"] = mask.sequence;

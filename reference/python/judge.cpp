@@ -117,8 +117,15 @@ Result<RunInputs> take_inputs(const ForeignRecord& record, const BatchSlots& slo
     if (given != nullptr) into = *given;
     return given != nullptr;
   };
+  const bool is_latent = scenario.attention.latent_dim > 0;
   for (const auto& [name, into] : {std::pair("q", &inputs.q), {"k", &inputs.k}, {"v", &inputs.v}}) {
-    if (!find(name, *into)) return lacks(name, "give q, k and v, or none of them");
+    const bool is_part = is_latent && into == &inputs.v;
+    if (is_part && record.find(name) != nullptr)
+      return make_error(ErrorKind::bad_input, "\"v\" is given, and with latent_dim a part of \"k\"",
+                        "leave v out");
+    if (!is_part && !find(name, *into))
+      return lacks(name,
+                   is_latent ? "give q and k, or neither" : "give q, k and v, or none of them");
   }
   scenario.numerics.backward = find("d_out", inputs.d_out);
   if (scenario.attention.softmax_type == SoftmaxType::learnable) {
@@ -142,7 +149,7 @@ nb::dict answer_dict(Answer answer, bool has_backward) {
   if (!has_backward) return all;
   all["dq"] = tensor_to_numpy(std::move(answer.dq));
   all["dk"] = tensor_to_numpy(std::move(answer.dk));
-  all["dv"] = tensor_to_numpy(std::move(answer.dv));
+  if (!answer.dv.shape.empty()) all["dv"] = tensor_to_numpy(std::move(answer.dv));
   if (!answer.d_sink.empty()) all["d_sink"] = to_numpy_by_head(std::move(answer.d_sink));
   if (!answer.dbias.values.empty()) all["dbias"] = tensor_to_numpy(std::move(answer.dbias));
   return all;
@@ -366,7 +373,8 @@ class PythonExecutor final : public Executor {
     if (!plan.scenario.numerics.backward) return output;
     fill("dq", {slots.tokens, attention.heads, attention.head_dim_qk}, answer.dq);
     fill("dk", {slots.kv_tokens, attention.kv_heads, attention.head_dim_qk}, answer.dk);
-    fill("dv", {slots.kv_tokens, attention.kv_heads, attention.head_dim_v}, answer.dv);
+    if (attention.latent_dim == 0)
+      fill("dv", {slots.kv_tokens, attention.kv_heads, attention.head_dim_v}, answer.dv);
     return output;
   }
 
@@ -378,7 +386,9 @@ class PythonExecutor final : public Executor {
 };
 
 /// Removes the findings about answers that were not given.
-void forget_missing(const std::set<std::string>& missing, ProbeReport& report) {
+void forget_missing(std::set<std::string> missing, bool is_latent, ProbeReport& report) {
+  // The gradient of a v that is a part of k is probed in dk.
+  if (is_latent && missing.contains("dk")) missing.insert("dv");
   for (ProbeTally& tally : report.tallies) {
     const std::string tensor = tally.probe == "count" ? "lse" : tally.probe;
     if (!missing.contains(tensor)) continue;
@@ -406,7 +416,7 @@ std::pair<std::string, std::string> probe(const ScenarioBox& box, const nb::call
   }();
   executor.rethrow();
   ProbeReport report = take(std::move(probed), kScenario);
-  forget_missing(executor.missing(), report);
+  forget_missing(executor.missing(), box.scenario().attention.latent_dim > 0, report);
   std::ostringstream text;
   write_probe_text(report, executor.name(), text);
   return {probe_json(report, executor.name()).dump(), text.str()};

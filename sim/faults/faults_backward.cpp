@@ -111,6 +111,23 @@ std::optional<PlantedFault> plant_own_lse(const Plan& healthy) {
                            [](const ComputeItem& item) { return item.num_slices > 0; });
 }
 
+std::optional<PlantedFault> plant_in_latent(const Plan& healthy, Mistake mistake,
+                                            std::string what) {
+  if (healthy.scenario.attention.latent_dim == 0) return std::nullopt;
+  return plant_in_backward(healthy.backward.computes, StageKind::compute, mistake, std::move(what),
+                           [](const ComputeItem& item) { return item.num_slices > 0; });
+}
+
+std::optional<PlantedFault> plant_lost_dv(const Plan& healthy) {
+  return plant_in_latent(healthy, Mistake::latent_dv_lost,
+                         "the gradient of v, which is a part of k, is not added to dk");
+}
+
+std::optional<PlantedFault> plant_misplaced_dv(const Plan& healthy) {
+  return plant_in_latent(healthy, Mistake::latent_dv_misplaced,
+                         "the gradient of v is added to the last elements of dk");
+}
+
 std::optional<PlantedFault> plant_dq_16(const Plan& healthy) {
   return plant_in_backward(healthy.backward.merges, StageKind::merge, Mistake::dq_summed_in_16_bits,
                            "dq is summed up in bf16", [&](const MergeItem& item) {
@@ -140,6 +157,7 @@ std::optional<PlantedFault> plant_summed_sink(const Plan& healthy) {
 }  // namespace
 
 std::vector<Fault> backward_faults() {
+  const char* const kLatentHeads = "heads = 4\nkv_heads = 1\nhead_dim_qk = 12\nlatent_dim = 8";
   const BlindScenario one_rank{scenario_text({.parallel = "cp_size = 1"}),
                                "one rank has no other step"};
   return {
@@ -222,6 +240,27 @@ std::vector<Fault> backward_faults() {
        .blind = BlindScenario{scenario_text({.parallel = "cp_size = 4\ncp_comm_type = \"a2a\""}),
                               "there is no sink"},
        .plant = plant_summed_sink},
+      {.name = "latent_dv_lost",
+       .field_class = "M9",
+       .place = FaultPlace::executor,
+       .detector = Detector::gradient_probe,
+       .source = "NVIDIA/Megatron-LM PR#3198, latent rows with one gradient",
+       .wild = "No public report is known; a backward that returns dK of the latent row alone "
+               "leaves outputs and dQ right.",
+       .scenario = scenario_text({.heads = kLatentHeads}),
+       .blind = BlindScenario{scenario_text({}), "v is a tensor of its own"},
+       .plant = plant_lost_dv},
+      {.name = "latent_dv_in_the_rotated_elements",
+       .field_class = "M9",
+       .place = FaultPlace::executor,
+       .detector = Detector::gradient_probe,
+       .source = "deepseek-ai/FlashMLA PR#198, dV added to dK in parts",
+       .wild =
+           "No public report is known; dV is cut into parts of the row, and the parts are added "
+           "where the rotated elements belong.",
+       .scenario = scenario_text({.heads = kLatentHeads}),
+       .blind = BlindScenario{scenario_text({}), "v is a tensor of its own"},
+       .plant = plant_misplaced_dv},
   };
 }
 

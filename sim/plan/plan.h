@@ -20,7 +20,8 @@
 
 namespace cpscope {
 
-/// The content of the rows of a buffer. kv and dkv hold two tensors, K and V; out also holds the
+/// The content of the rows of a buffer. kv and dkv hold two tensors, K and V, or K
+/// alone if V is a part of it (latent_dim); out also holds the
 /// lse of its rows. stats holds the lse and delta = rowsum(d_out * out) of finished rows, which is
 /// what the backward needs of out where queries move.
 enum class BufferKind : uint8_t { q, kv, out, d_out, dq, dkv, stats };
@@ -223,8 +224,8 @@ BufferKind kind_of(Payload payload);
 /// KV heads that the query heads read (query head h reads KV head h * kv_heads / heads).
 HeadRange kv_heads_of(const Attention& attention, HeadRange heads);
 
-/// Elements of one row of one head: head_dim_qk + head_dim_v for kv and dkv. Statistics, which are
-/// never in the dtype, are not counted.
+/// Elements of one row of one head: head_dim_qk + head_dim_v for kv and dkv, head_dim_qk alone if v
+/// is a part of k. Statistics, which are never in the dtype, are not counted.
 int64_t lanes_of(BufferKind kind, const Attention& attention);
 
 /// The dtype of a transfer's values on the wire.

@@ -151,7 +151,7 @@ int64_t count_necessary(const Plan& plan, const IdVector<RankId, std::vector<Run
   });
   const Attention& attention = plan.scenario.attention;
   return std::accumulate(remote.begin(), remote.end(), int64_t{0}) * attention.kv_heads *
-         (attention.head_dim_qk + attention.head_dim_v) *
+         (attention.head_dim_qk + attention.own_head_dim_v()) *
          element_bytes(plan.scenario.numerics.dtype);
 }
 

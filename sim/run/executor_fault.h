@@ -34,6 +34,8 @@ enum class Mistake {
   sink_left_out,           // the sink is never added
   sink_in_every_partial,   // the sink is added in every partial result
   value_lanes_shifted,     // v padded to head_dim_qk, and out cut at the wrong end
+  latent_dv_lost,          // the gradient of a v that is a part of k is not added to k's
+  latent_dv_misplaced,     // it is added to the last elements of k's gradient
   sink_gradient_summed,    // d_sink, complete on every rank, is summed over the ranks
   alibi_by_tile_row,       // ALiBi: distances between rows of a tile
   alibi_across_documents,  // ALiBi: distances in the packed buffer

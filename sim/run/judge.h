@@ -17,14 +17,20 @@ namespace cpscope {
 /// Values are already rounded to the scenario's dtype; padding rows may hold NaN.
 struct RunInputs {
   BatchSlots slots;
-  Tensor q, k, v, d_out;     // d_out is empty when backward is off
+  Tensor q, k, v, d_out;     // d_out is empty when backward is off, v if it is a part of k
   std::vector<double> sink;  // [heads] when softmax_type is learnable, else empty
   // [sequences or 1, heads or 1, longest queries, longest keys], by positions among valid tokens;
   // empty without a bias. Cells beyond a sequence are never read.
   Tensor bias = {};
 };
 
-/// The answer of one side. Empty rows and padding rows: out = 0, lse = -inf, gradients 0.
+/// The tensor whose rows begin with those of v: v itself, or k if v is a part of it (latent_dim).
+inline const Tensor& values_of(const RunInputs& inputs) {
+  return inputs.v.shape.empty() ? inputs.k : inputs.v;
+}
+
+/// The answer of one side. Empty rows and padding rows: out = 0, lse = -inf, gradients 0. If v is a
+/// part of k, dk holds the whole gradient and dv is empty.
 struct Answer {
   Tensor out, lse, dq, dk, dv;
   std::vector<double> max_logit;  // [heads], -inf if nothing is visible
@@ -35,7 +41,8 @@ struct Answer {
 /// The length that each row would have if the terms of its sum were independent: the root of the
 /// sum of their squares. The error from rounding the terms is proportional to it, also where the
 /// terms cancel. The gradient of a logit is a difference, of d_out.v and d_out.out: both count. One
-/// number per row of the tensor; empty if the answer has no such tensor.
+/// number per row of the tensor; empty without a backward. If v is a part of k, dk counts the terms
+/// of dv as well, and dv those alone.
 struct TermLengths {
   std::vector<double> out, dq, dk, dv;
   std::vector<double> dbias;  // [sequence or 1, head or 1, query]
@@ -135,11 +142,17 @@ struct AlteredAttention {
   std::function<double(int64_t query, int64_t key)> times;
   std::vector<int64_t> query_positions, key_positions;  // [token] of RoPE; unused without theta
   double theta = 0.0;                                   // 0: no RoPE
+  int32_t first_rotated = 0;  // RoPE turns this element of q and k and those behind it
   double scale = 1.0;
   double softcap = 0.0;  // 0: off
   /// Of a query token, a key token and a query head; empty: none.
   std::function<PairTerm(int64_t query, int64_t key, int32_t head)> terms = {};
   std::vector<int32_t> kv_head_of;  // [query head]
+  // 0: v is a tensor of its own; else the elements at the front of a rotated row of k that v is.
+  int32_t latent_dim = 0;
+  // How often the gradient of v is added to that of k, and to which of its elements.
+  double value_gradients = 1.0;
+  int32_t value_gradients_at = 0;
   /// The query whose lse makes the weights of a pair in the gradients; empty: the query itself.
   std::function<int64_t(int64_t query, int32_t key_rank)> lse_row = {};
   // Results are kept apart by the rank of the other side: a query's by the rank of the key, a key's
@@ -167,7 +180,7 @@ struct QueryParts {
 
 /// Gradients of one key row, one part for the queries of each rank.
 struct KeyParts {
-  std::vector<double> dk;  // [rank, head_dim_qk]
+  std::vector<double> dk;  // [rank, head_dim_qk], with the gradient of a v that is a part of k
   std::vector<double> dv;  // [rank, head_dim_v]
 };
 

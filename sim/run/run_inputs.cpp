@@ -63,6 +63,7 @@ std::vector<bool> valid_ids(const BatchSlots& slots, Side side) {
 Tensor make_run_input(const Scenario& scenario, const BatchSlots& slots, InputTensor which,
                       bool poison) {
   const Attention& attention = scenario.attention;
+  if (which == InputTensor::v && attention.latent_dim > 0) return {};
   const bool is_of_keys = which == InputTensor::k || which == InputTensor::v;
   const bool has_v_lanes = which == InputTensor::v || which == InputTensor::d_out;
   constexpr const char* kNames[] = {"q", "k", "v", "d_out"};
@@ -113,7 +114,7 @@ int64_t run_inputs_bytes(const Scenario& scenario, const BatchSlots& slots) {
       slots.tokens * attention.heads *
       (attention.head_dim_qk + (scenario.numerics.backward ? attention.head_dim_v : 0));
   const int64_t kv_side =
-      slots.kv_tokens * attention.kv_heads * (attention.head_dim_qk + attention.head_dim_v);
+      slots.kv_tokens * attention.kv_heads * (attention.head_dim_qk + attention.own_head_dim_v());
   const int64_t bias = bias_extents(attention, scenario.batch).cells();
   return (q_side + kv_side + bias) * static_cast<int64_t>(sizeof(double));
 }

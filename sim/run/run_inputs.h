@@ -16,7 +16,7 @@ RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, boo
 /// The bias of a scenario that has one. With `poison` cells beyond a sequence are NaN, else 0.
 Tensor make_bias(const Scenario& scenario, bool poison);
 
-/// One of these inputs, not the sink and not the bias.
+/// One of these inputs, not the sink and not the bias; v is empty if it is a part of k.
 Tensor make_run_input(const Scenario& scenario, const BatchSlots& slots, InputTensor which,
                       bool poison);
 

@@ -26,7 +26,7 @@ constexpr KeyNote kKeyNotes[] = {
     {"attention", "kv_heads", "heads", "heads of keys and values; divides heads (GQA, MQA)"},
     {"attention", "head_dim", "required, or head_dim_qk and head_dim_v", "elements of a head"},
     {"attention", "head_dim_qk", "head_dim", "elements of a head of q and k (MLA)"},
-    {"attention", "head_dim_v", "head_dim", "elements of a head of v and out (MLA)"},
+    {"attention", "head_dim_v", "head_dim, or latent_dim", "elements of a head of v and out (MLA)"},
     {"attention", "attn_mask_type", "\"causal\"",
      "which keys a query sees; padding_ is a label, as padding is never seen; slices: those of "
      "`slices` or `mask`"},
@@ -60,18 +60,27 @@ constexpr KeyNote kKeyNotes[] = {
      "framework: a draw of its own for every compute item, as frameworks do, so that the result "
      "depends on the schedule"},
     {"attention", "latent_dim", "0",
-     "MLA's latent form: v is the first latent_dim elements of k, one tensor travels and one "
-     "gradient comes home; kv_heads is 1; 0 is off"},
+     "MLA's latent form: v is the first latent_dim elements of k, which RoPE does not turn; one "
+     "tensor travels and one gradient comes home; kv_heads is 1; 0 is off"},
     {"attention.mask", "name", "required, or file", "the mask"},
-    {"attention.mask", "block", "required by block_causal, block_diffusion", "tokens of a block"},
+    {"attention.mask", "block", "required by block_causal, block_diffusion, block_top_k",
+     "tokens of a block"},
     {"attention.mask", "parents", "required by prefix_tree",
      "parent of each segment, -1 for a root"},
     {"attention.mask", "lengths", "required by prefix_tree", "tokens of each segment"},
     {"attention.mask", "groups", "required by image_groups",
      "tokens that see each other, counted through the batch", "list of [begin, end]"},
-    {"attention.mask", "count", "0", "global_tokens: tokens at the front of each sequence"},
+    {"attention.mask", "count", "0", "global_tokens, top_k: tokens at the front of each sequence"},
     {"attention.mask", "causal", "true", "global_tokens: other rows see no key after them"},
-    {"attention.mask", "window", "[-1, -1]", "global_tokens: window of the other rows"},
+    {"attention.mask", "window", "[-1, -1]",
+     "global_tokens: window of the other rows; top_k: keys left of the row that it sees, [-1, -1] "
+     "is none, not even its own"},
+    {"attention.mask", "keys", "required by top_k",
+     "keys of a row: the first `count`, the window, and others drawn among the earlier ones"},
+    {"attention.mask", "blocks", "required by block_top_k",
+     "earlier blocks that a block of queries sees, drawn; of its own block it sees keys up to the "
+     "row"},
+    {"attention.mask", "seed", "1", "top_k, block_top_k: of the draw"},
     {"attention.mask", "sequence", "all",
      "prefix_tree, file: the sequence that the mask is of; the others are causal"},
     {"attention.mask", "file", "none", "a .npy matrix or .json file, relative to the scenario"},

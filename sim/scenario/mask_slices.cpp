@@ -1,6 +1,7 @@
 #include "sim/scenario/mask_slices.h"
 
 #include "sim/scenario/scenario_names.h"
+#include "sim/scenario/sparse_rows.h"
 
 #include <algorithm>
 #include <tuple>
@@ -308,6 +309,8 @@ void add_causal_slices(const ValidTokens& sequence, std::vector<MaskSlice>& slic
 }
 
 Result<std::vector<MaskSlice>> generate_slices(const MaskGenerator& generator, const Batch& batch) {
+  if (generator.name == "top_k" || generator.name == "block_top_k")
+    return draw_sparse_slices(generator, batch);
   const std::vector<ValidTokens> sequences = find_valid_tokens(batch);
   if (const int64_t count = count_made(generator, sequences); count > kMaxSlices)
     return too_many_made(generator, count);

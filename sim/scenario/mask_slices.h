@@ -20,7 +20,9 @@ namespace cpscope {
 ///     and the clean blocks before b, clean block b the clean blocks up to b. These are the masks
 ///     M_BD, M_OBC and M_BC by which BD3-LM is trained (arXiv:2503.09573); the last block of a half
 ///     may be shorter.
-/// Needs a generator that fits the batch (scenario_parse_mask.cpp). Error: more than kMaxSlices.
+///   top_k, block_top_k: sparse_rows.h.
+/// Needs a generator that fits the batch (scenario_parse_mask.cpp). Error: more than kMaxSlices, or
+/// of drawn rows what sparse_rows.h says.
 Result<std::vector<MaskSlice>> generate_slices(const MaskGenerator& generator, const Batch& batch);
 
 /// Where the valid tokens of a sequence stand among those of the batch.

@@ -251,6 +251,17 @@ void roll_moving_queries(uint64_t seed, const RandomSpace& space, int32_t heads,
     parallel.combine = dice.pick({Combine::all_to_all, Combine::reduce_scatter});
 }
 
+/// Latent rows of keys and values. Draws of its own, for the same reason.
+void roll_latent(uint64_t seed, Attention& attention) {
+  Dice dice(seed ^ 0x1a7e47);
+  if (!dice.chance(15)) return;
+  attention.kv_heads = 1;
+  attention.latent_dim = attention.head_dim_v = dice.pick({1, 4, 6, 8, 17});
+  const int32_t rotated = dice.pick({0, 2, 4, 7, 10});
+  attention.head_dim_qk = attention.latent_dim + rotated;
+  if (rotated == 0 || rotated % 2 != 0) attention.rope_theta = 0.0;
+}
+
 /// Draws of its own, for the same reason.
 void roll_score_terms(uint64_t seed, Attention& attention) {
   Dice dice(seed ^ 0xa11b1a5);
@@ -302,6 +313,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   if (space.moves_queries)
     roll_moving_queries(seed, space, scenario.attention.heads, scenario.parallel);
   roll_stages(seed, space, scenario.parallel);
+  if (space.for_walker) roll_latent(seed, scenario.attention);
   return scenario;
 }
 

@@ -15,7 +15,8 @@ struct RandomSpace {
   /// chunks, logits of several hundred, batches without a token, large slots.
   bool is_wide = false;
   bool moves_queries = false;  // only schedules in which queries move, or a ring has windows
-  bool for_walker = false;  // some with what only the CPU executes: kv_replicated, reduce_scatter
+  bool for_walker = false;  // some with what only the CPU executes: kv_replicated, reduce_scatter,
+                            // latent attention
 };
 
 /// A random small scenario over the whole space of communication types, layouts, masks, formats,

@@ -88,14 +88,18 @@ struct TokenGroup {
 /// it was written. mask_slices.h defines the names, mask_file.h the files.
 struct MaskGenerator {
   std::string name;                     // one of kMaskNames, empty with a file
-  int64_t block = 0;                    // block_causal, block_diffusion: tokens of a block
+  int64_t block = 0;                    // block_causal, block_diffusion, block_top_k: its tokens
   std::vector<int64_t> parents = {};    // prefix_tree: [segment] its parent, -1 for a root
   std::vector<int64_t> lengths = {};    // prefix_tree: [segment] tokens
   std::vector<TokenGroup> groups = {};  // image_groups
-  int64_t count = 0;                    // global_tokens: tokens at the front of each sequence
-  bool causal = true;                   // global_tokens: the other rows see no key after them
-  int64_t window_left = -1;             // global_tokens: window of the other rows, -1 unbounded
+  int64_t count = 0;         // global_tokens, top_k: tokens at the front of each sequence
+  bool causal = true;        // global_tokens: the other rows see no key after them
+  int64_t window_left = -1;  // global_tokens: window of the other rows, -1 unbounded; top_k: keys
+                             // left of the diagonal that each row sees, -1 none
   int64_t window_right = -1;
+  int64_t keys = 0;       // top_k: keys of a row
+  int64_t blocks = 0;     // block_top_k: earlier blocks that a block of queries sees
+  uint64_t seed = 1;      // top_k, block_top_k
   int64_t sequence = -1;  // prefix_tree, file: the one sequence it is of; -1 = every sequence alike
   std::string file = {};  // path relative to the scenario file
 
@@ -123,7 +127,11 @@ struct Attention {
   BiasShape bias = BiasShape::none;  // logits get a bias, after scale and cap
   double dropout = 0.0;              // probability that a weight is dropped, below 1; 0 = off
   DropoutMode dropout_mode = DropoutMode::split_invariant;
-  int32_t latent_dim = 0;  // 0 = off; else v is the first latent_dim lanes of k, and kv_heads is 1
+  int32_t latent_dim = 0;  // 0 = off; else v is the first latent_dim elements of k, kv_heads is 1,
+                           // and RoPE turns only the elements behind them
+
+  /// Elements that a row of v has in addition to one of k: 0 if v is a part of k.
+  int32_t own_head_dim_v() const { return latent_dim > 0 ? 0 : head_dim_v; }
 
   /// The scale that multiplies q.k: softmax_scale, or 1/sqrt(head_dim_qk) when that is 0.
   double effective_scale() const;

@@ -126,13 +126,19 @@ void list_unused_mask_keys(const TableReader& table, const MaskGenerator& mask,
                            UnusedKeys& unused) {
   const std::string& name = mask.name;
   const std::string chosen = name.empty() ? "a mask from a file" : "mask " + name;
-  const bool is_tree = name == "prefix_tree", is_global = name == "global_tokens";
-  unused.note(table, "block", name == "block_causal" || name == "block_diffusion", chosen);
+  const bool is_tree = name == "prefix_tree", is_global = name == "global_tokens",
+             is_top_k = name == "top_k", is_block_top_k = name == "block_top_k";
+  unused.note(table, "block", name == "block_causal" || name == "block_diffusion" || is_block_top_k,
+              chosen);
   for (const std::string_view key : {"parents", "lengths"})
     unused.note(table, key, is_tree, chosen);
   unused.note(table, "groups", name == "image_groups", chosen);
-  for (const std::string_view key : {"count", "causal", "window"})
-    unused.note(table, key, is_global, chosen);
+  for (const std::string_view key : {"count", "window"})
+    unused.note(table, key, is_global || is_top_k, chosen);
+  unused.note(table, "causal", is_global, chosen);
+  unused.note(table, "keys", is_top_k, chosen);
+  unused.note(table, "blocks", is_block_top_k, chosen);
+  unused.note(table, "seed", is_top_k || is_block_top_k, chosen);
   unused.note(table, "sequence", is_tree || name.empty(), chosen);
 }
 

@@ -52,14 +52,16 @@ inline constexpr std::array<std::string_view, 10> kGeneratorNames = {
     "byted", "magi",    "csv"};
 
 /// Names of MaskGenerator::name.
-inline constexpr std::array<std::string_view, 5> kMaskNames = {
-    "block_causal", "prefix_tree", "image_groups", "global_tokens", "block_diffusion"};
+inline constexpr std::array<std::string_view, 7> kMaskNames = {
+    "block_causal",    "prefix_tree", "image_groups", "global_tokens",
+    "block_diffusion", "top_k",       "block_top_k"};
 
 /// More sequences than this are refused before lists are allocated.
 inline constexpr int64_t kMaxSequences = 4'194'304;
 /// More mask slices than this are refused, to keep the overlap check fast.
 inline constexpr int64_t kMaxSlices = 100'000;
-/// The same for slices that a mask file makes, which share no cell and need no such check.
+/// The same for slices of rows in a mask file or drawn ones, which share no cell and need no such
+/// check.
 inline constexpr int64_t kMaxFileSlices = 1'048'576;
 /// More segments of a prefix tree than this are refused: each one looks at all its ancestors.
 inline constexpr int64_t kMaxSegments = 16'384;

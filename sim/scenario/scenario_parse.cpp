@@ -168,7 +168,8 @@ void read_head_dims(const TableReader& table, Attention& attention) {
   }
   if (has_qk || has_v) {
     table.require("head_dim_qk", "head_dim_qk is required with head_dim_v");
-    table.require("head_dim_v", "head_dim_v is required with head_dim_qk");
+    if (!table.has("latent_dim"))
+      table.require("head_dim_v", "head_dim_v is required with head_dim_qk");
   } else if (table.is_table()) {
     table.require("head_dim", "give head_dim, or head_dim_qk and head_dim_v");
   }
@@ -181,14 +182,16 @@ void read_latent(const TableReader& table, Attention& attention) {
   const auto latent = table.integer("latent_dim", 0, kMaxHeadDim);
   if (!latent || *latent == 0) return;
   attention.latent_dim = static_cast<int32_t>(*latent);
+  if (!table.has("head_dim") && !table.has("head_dim_v"))
+    attention.head_dim_v = attention.latent_dim;
   if (attention.kv_heads != 1) {
     table.complain(table.has("kv_heads") ? "kv_heads" : "latent_dim",
                    fmt::format("latent attention has one KV head: {}", attention.kv_heads),
                    "write kv_heads = 1: all query heads read the same latent rows");
   }
   if (attention.head_dim_v != *latent) {
-    table.complain("head_dim_v",
-                   fmt::format("must be latent_dim: {} is not {}", attention.head_dim_v, *latent),
+    table.complain(table.has("head_dim_v") ? "head_dim_v" : "latent_dim",
+                   fmt::format("must be head_dim_v: {} is not {}", *latent, attention.head_dim_v),
                    "v is the first latent_dim elements of k");
   }
   if (attention.head_dim_qk < *latent) {
@@ -259,7 +262,6 @@ void refuse_unfinished(const ScenarioTables& tables, const Scenario& scenario) {
   const Attention& attention = scenario.attention;
   refuse(attention.dropout > 0 && attention.dropout_mode == DropoutMode::framework,
          tables.attention, "dropout_mode", "A draw of its own for each compute item");
-  refuse(attention.latent_dim > 0, tables.attention, "latent_dim", "Latent attention");
   refuse(scenario.numerics.fp8.has_value(), tables.numerics, "dtype", "FP8");
 }
 
@@ -319,10 +321,15 @@ void read_attention(const TableReader& table, Attention& attention) {
     table.complain(key, fmt::format("is out of the range of fp32 logits: {:g}", value),
                    "0, or between 1e-30 and 1e30");
   }
-  if (attention.rope_theta > 0.0 && attention.head_dim_qk % 2 != 0) {
-    table.complain("rope_theta",
-                   fmt::format("needs an even head_dim_qk: {}", attention.head_dim_qk),
-                   "rotary embedding rotates pairs of elements");
+  const int32_t rotated = attention.head_dim_qk - attention.latent_dim;
+  if (attention.rope_theta > 0.0 && (rotated % 2 != 0 || rotated == 0)) {
+    table.complain(
+        "rope_theta",
+        attention.latent_dim == 0
+            ? fmt::format("needs an even head_dim_qk: {}", attention.head_dim_qk)
+            : fmt::format("needs an even number of elements behind latent_dim, at least 2: {}",
+                          rotated),
+        "rotary embedding rotates pairs of elements");
   }
   if (attention.mask_type == MaskType::slices && !table.has("mask")) {
     table.require("slices", "write slices = [] if nothing is to be visible, or give a mask");

@@ -5,6 +5,7 @@
 #include "sim/scenario/text_file.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <tuple>
@@ -32,6 +33,7 @@ class MaskReader {
   bool check_tree(const MaskGenerator& mask) const;
   bool check_groups(const MaskGenerator& mask) const;
   bool check_halves() const;
+  bool check_top_k(const MaskGenerator& mask) const;
   bool fail(std::string_view key, const std::string& what, std::string hint) const {
     table_.complain(key, what, std::move(hint));
     return false;
@@ -134,8 +136,11 @@ std::optional<MaskGenerator> MaskReader::read() const {
   take_value(table_.integer("count", 0, kMaxTokens), mask.count);
   take_value(table_.boolean("causal"), mask.causal);
   read_window(mask);
+  take_value(table_.integer("keys", 1, kMaxTokens), mask.keys);
+  take_value(table_.integer("blocks", 0, kMaxTokens), mask.blocks);
+  take_value(table_.integer("seed", 0, std::numeric_limits<int64_t>::max()), mask.seed);
   take_value(table_.integer("sequence", 0, kMaxSequences - 1), mask.sequence);
-  if (mask.name == "block_causal" || mask.name == "block_diffusion")
+  if (mask.name == "block_causal" || mask.name == "block_diffusion" || mask.name == "block_top_k")
     table_.require("block", "give the tokens of a block");
   if (mask.name == "prefix_tree") {
     table_.require("parents", "write [-1, 0, 0]: the parent of each segment, -1 for none");
@@ -145,6 +150,9 @@ std::optional<MaskGenerator> MaskReader::read() const {
     table_.require("groups", "write [[begin, end], ...], valid tokens counted through the batch");
   if (mask.name == "global_tokens")
     table_.require("count", "give the number of global tokens at the front of each sequence");
+  if (mask.name == "top_k") table_.require("keys", "give the number of keys that a row sees");
+  if (mask.name == "block_top_k")
+    table_.require("blocks", "give the number of earlier blocks that a block of queries sees");
   if (table_.complaints().count() != complaints_before) return std::nullopt;
   return mask;
 }
@@ -214,6 +222,18 @@ bool MaskReader::check_halves() const {
   return true;
 }
 
+bool MaskReader::check_top_k(const MaskGenerator& mask) const {
+  if (mask.window_right > 0)
+    return fail("window", fmt::format("has no right side in top_k: {}", mask.window_right),
+                "write [left, 0]: a row of top_k sees no later key");
+  const int64_t kept = mask.count + mask.window_left + 1;
+  if (mask.keys >= kept) return true;
+  return fail(
+      "keys",
+      fmt::format("must hold the window and the first keys: {} is less than {}", mask.keys, kept),
+      "keys counts all keys of a row");
+}
+
 bool MaskReader::fits(const MaskGenerator& mask) const {
   const auto sequences = static_cast<int64_t>(batch_->lengths.size());
   if (mask.sequence >= sequences)
@@ -227,6 +247,7 @@ bool MaskReader::fits(const MaskGenerator& mask) const {
   if (mask.name == "prefix_tree") return check_tree(mask);
   if (mask.name == "image_groups") return check_groups(mask);
   if (mask.name == "block_diffusion") return check_halves();
+  if (mask.name == "top_k") return check_top_k(mask);
   return true;
 }
 
@@ -243,16 +264,21 @@ Result<std::vector<MaskSlice>> make_slices(const MaskGenerator& mask, const std:
 /// Sets keys that the mask does not use to their defaults, so that it prints back as it is.
 void drop_unused(MaskGenerator& mask) {
   const MaskGenerator usual;
-  const bool is_tree = mask.name == "prefix_tree", is_global = mask.name == "global_tokens";
-  if (mask.name != "block_causal" && mask.name != "block_diffusion") mask.block = usual.block;
+  const bool is_tree = mask.name == "prefix_tree", is_global = mask.name == "global_tokens",
+             is_top_k = mask.name == "top_k", is_block_top_k = mask.name == "block_top_k";
+  if (mask.name != "block_causal" && mask.name != "block_diffusion" && !is_block_top_k)
+    mask.block = usual.block;
   if (!is_tree) {
     mask.parents.clear();
     mask.lengths.clear();
   }
   if (mask.name != "image_groups") mask.groups.clear();
-  if (!is_global) {
+  if (!is_global) mask.causal = usual.causal;
+  if (!is_top_k) mask.keys = usual.keys;
+  if (!is_block_top_k) mask.blocks = usual.blocks;
+  if (!is_top_k && !is_block_top_k) mask.seed = usual.seed;
+  if (!is_global && !is_top_k) {
     mask.count = usual.count;
-    mask.causal = usual.causal;
     mask.window_left = usual.window_left;
     mask.window_right = usual.window_right;
   }
@@ -283,7 +309,10 @@ void read_mask(const ScenarioTables& tables, const std::string& base_dir, const 
   }
   Result<std::vector<MaskSlice>> slices = make_slices(*mask, base_dir, *batch);
   if (!slices) {
-    const std::string_view key = !mask->file.empty() ? "file" : mask->block > 0 ? "block" : "name";
+    const std::string_view key = !mask->file.empty()     ? "file"
+                                 : mask->name == "top_k" ? "keys"
+                                 : mask->block > 0       ? "block"
+                                                         : "name";
     tables.mask.complaints().add_all(slices.error(), tables.mask.place(key));
     return;
   }

@@ -21,9 +21,9 @@ inline constexpr auto kAttentionKeys = std::to_array<std::string_view>(
      "attn_mask_type", "slices",   "mask",         "window_size",  "chunk_size",
      "softmax_scale",  "softcap",  "softmax_type", "rope_theta",   "rope_q_position",
      "alibi",          "bias",     "dropout",      "dropout_mode", "latent_dim"});
-inline constexpr auto kMaskKeys =
-    std::to_array<std::string_view>({"name", "block", "parents", "lengths", "groups", "count",
-                                     "causal", "window", "sequence", "file"});
+inline constexpr auto kMaskKeys = std::to_array<std::string_view>(
+    {"name", "block", "parents", "lengths", "groups", "count", "causal", "window", "keys", "blocks",
+     "seed", "sequence", "file"});
 inline constexpr auto kBatchKeys = std::to_array<std::string_view>(
     {"qkv_format", "lengths", "kv_lengths", "slots", "kv_slots", "batch_size", "seqlen",
      "kv_seqlen", "generator", "pad_between_seqs", "pad_side", "slot_multiple", "positions_file"});

@@ -78,10 +78,14 @@ std::string show_mask(const MaskGenerator& mask) {
     }
     add("groups", groups + "]");
   }
-  if (mask.name == "global_tokens") add("count", fmt::format("{}", mask.count));
+  if (mask.name == "global_tokens" || mask.count != usual.count)
+    add("count", fmt::format("{}", mask.count));
   if (mask.causal != usual.causal) add("causal", "false");
   if (mask.window_left != -1 || mask.window_right != -1)
     add("window", show_toml_list({mask.window_left, mask.window_right}));
+  if (mask.name == "top_k") add("keys", fmt::format("{}", mask.keys));
+  if (mask.name == "block_top_k") add("blocks", fmt::format("{}", mask.blocks));
+  if (mask.seed != usual.seed) add("seed", fmt::format("{}", mask.seed));
   if (mask.sequence != usual.sequence) add("sequence", fmt::format("{}", mask.sequence));
   return text + " }";
 }

@@ -246,3 +246,24 @@ def test_without_pandas_that_is_said():
             "    try: make()\n    except cpscope.UnavailableError as error: print(error)\n")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.count("data frames need pandas, which is not installed; pip install pandas") == 3, done.stderr
+
+
+def test_latent_rows_are_keys_and_values_in_one():
+    latent = cpscope.Scenario.of(heads=4, kv_heads=1, head_dim_qk=12, latent_dim=8, rope_theta=100.0, lengths=[21, 30], cp_size=3, dtype="fp32")
+    inputs = latent.inputs()
+    assert set(inputs) == {"q", "k", "d_out"} and inputs["k"].shape[1:] == (1, 12)
+    exact = latent.oracle()
+    assert set(exact) == {"out", "lse", "max_logit", "dq", "dk"} and exact["out"].shape[1:] == (4, 8)
+    # The rotation apart, it is attention with v copied from k, and both gradients in one.
+    plain = cpscope.Scenario.of(heads=4, kv_heads=1, head_dim_qk=12, latent_dim=8, lengths=[21, 30], cp_size=3, dtype="fp32")
+    copied = cpscope.Scenario.of(heads=4, kv_heads=1, head_dim_qk=12, head_dim_v=8, lengths=[21, 30], cp_size=3, dtype="fp32")
+    one, two = plain.oracle(), copied.oracle({**inputs, "v": inputs["k"][..., :8]})
+    assert np.allclose(one["out"], two["out"]) and np.allclose(one["dq"], two["dq"])
+    assert np.allclose(one["dk"], two["dk"] + np.pad(two["dv"], [(0, 0), (0, 0), (0, 4)]))
+    run = latent.run()
+    assert run.passed and "v" not in run.record and "dv" not in run.record
+    assert latent.grade({name: run.record[name] for name in ("q", "k", "d_out", "out", "lse", "dq", "dk")})
+    assert not latent.grade({"dk": run.record["dk"] * ([0.0] * 8 + [1.0] * 4)})
+    assert latent.probe()
+    with pytest.raises(cpscope.InputError, match="with latent_dim a part"):
+        latent.oracle({**inputs, "v": inputs["k"][..., :8]})

@@ -265,6 +265,8 @@ def test_a_mask_is_a_way_to_write_its_slices():
     blocks = [(0, 4, 0, 4, "full"), (4, 8, 0, 8, "full")]
     named = cpscope.Scenario.of(mask={"name": "block_causal", "block": 4}, **make)
     assert named.settings["slices"] == blocks and named.settings["mask"] == {"name": "block_causal", "block": 4}
+    for mask in ({"name": "top_k", "keys": 5, "count": 1, "window": (2, 0), "seed": 7}, {"name": "block_top_k", "block": 4, "blocks": 1, "seed": 7}):
+        assert cpscope.Scenario.of(mask=mask, **make).settings["mask"] == mask
     assert named == cpscope.Scenario.of(slices=blocks, **make) != cpscope.Scenario.of(slices=blocks[:1], **make)
     assert cpscope.Scenario(named.to_toml()).settings == named.settings
 

@@ -244,6 +244,20 @@ def test_megatron_reads_its_configuration_and_packed_parameters():
     assert latent.softmax_scale == pytest.approx((0.1 * np.log(40) + 1) ** 2 / 4)
 
 
+def test_megatron_knows_absorbed_latent_attention_by_its_key_of_one_head():
+    config = megatron_config(multi_latent_attention=True, qk_head_dim=12, qk_pos_emb_head_dim=4, v_head_dim=8, kv_lora_rank=20,
+                             rotary_scaling_factor=1, mscale_all_dim=1.0)
+    query, row = np.zeros((16, 2, 8, 24), np.float32), np.zeros((16, 2, 1, 24), np.float32)
+    for value in (None, row[..., :20]):
+        absorbed = Scenario.from_megatron(config, query=query, key=row, value=value)
+        assert settings_of(absorbed, "heads", "kv_heads", "head_dim_qk", "head_dim_v", "latent_dim") == dict(
+            heads=8, kv_heads=1, head_dim_qk=24, head_dim_v=20, latent_dim=20)
+        assert absorbed.softmax_scale == pytest.approx(1 / 4)  # of 12 + 4 elements, as in the expanded form
+    assert Scenario.from_megatron(config, seq_length=64, micro_batch_size=1, latent_dim=20).kv_heads == 1
+    whole = np.zeros((16, 2, 8, 16), np.float32)
+    assert Scenario.from_megatron(config, query=whole, key=whole, value=whole[..., :8]).settings["latent_dim"] == 0
+
+
 def test_torch_knows_its_ring_and_its_order():
     q, k, v = heads_of((2, 32), axes="bhs")
     scenario = Scenario.from_torch_cp(Group(4), query=q, key=k, value=v, is_causal=True)

@@ -155,6 +155,17 @@ std::vector<GradientCase> gradient_cases() {
          s.attention.rope_theta = 10.0;
          s.attention.window_left = 1;
        }},
+      {"Latent",
+       [](Scenario& s) {
+         s.attention.kv_heads = 1;
+         s.attention.latent_dim = s.attention.head_dim_v = 3;
+       }},
+      {"LatentWithRope",
+       [](Scenario& s) {
+         use_everything(s);
+         s.attention.kv_heads = 1;
+         s.attention.latent_dim = s.attention.head_dim_v = 2;
+       }},
       {"Alibi", [](Scenario& s) { s.attention.alibi = true; }},
       {"BiasOfHeads", [](Scenario& s) { s.attention.bias = BiasShape::one_h; }},
       {"BiasOfSequences", [](Scenario& s) { s.attention.bias = BiasShape::b_one; }},

@@ -32,6 +32,23 @@ TEST(PlanWalker, GivesTheSameBitsInEveryRunAndForEveryThreadCount) {
   }
 }
 
+TEST(PlanWalker, SumsUpOnceWhatItSendsToSeveralRanks) {
+  const Result<LoadedScenario> loaded = parse_scenario(
+      "schema = 1\n[attention]\nheads = 12\nkv_heads = 1\nhead_dim = 4\n[batch]\nlengths = [20]\n"
+      "[parallel]\ncp_size = 4\ncp_comm_type = \"gather_q\"\nlayout = \"striped\"\n"
+      "combine = \"reduce_scatter\"\n[numerics]\ndtype = \"fp16\"\naccumulate = \"dtype\"\n",
+      "sums.toml");
+  ASSERT_TRUE(loaded.ok()) << to_text(loaded.error());
+  const auto plan = plan_unless_refused(loaded.value().scenario);
+  ASSERT_TRUE(plan.has_value());
+  const RunInputs inputs =
+      make_run_inputs(loaded.value().scenario, plan->plan().layout.slots, true);
+  const Answer one = walk(*plan, inputs, {true, 1});
+  // Threads that sum up one result at the same time rarely meet.
+  for (int round = 0; round < 100; ++round)
+    ASSERT_TRUE(is_bitwise_equal(walk(*plan, inputs, {true, 4}), one)) << "round " << round;
+}
+
 TEST(PlanWalker, GivesTheSameBitsInEveryRepeat) {
   int with_kept_inputs = 0;
   for (uint64_t seed = 600; seed < 640; ++seed) {

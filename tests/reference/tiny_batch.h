@@ -92,8 +92,9 @@ inline TinyBatch make_tiny_batch(Scenario scenario,
       make_rows("q", dtype, is_query, attention.heads, attention.head_dim_qk, padding_value, 1);
   tiny.inputs.k =
       make_rows("k", dtype, is_key, attention.kv_heads, attention.head_dim_qk, padding_value, 2);
-  tiny.inputs.v =
-      make_rows("v", dtype, is_key, attention.kv_heads, attention.head_dim_v, padding_value, 3);
+  if (attention.latent_dim == 0)
+    tiny.inputs.v =
+        make_rows("v", dtype, is_key, attention.kv_heads, attention.head_dim_v, padding_value, 3);
   if (scenario.numerics.backward) {
     tiny.inputs.d_out = make_rows("d_out", dtype, is_query, attention.heads, attention.head_dim_v,
                                   padding_value, 4);

@@ -88,7 +88,7 @@ class Preset:
         """Sets what counts heads and their elements, in the grouped convention: query head h reads KV head h // (heads / kv_heads)."""
         self.say("heads", heads, source)
         self.say("kv_heads", kv_heads, source)
-        if not self.has("head_dim") and head_dim_qk == head_dim_v:
+        if not self.has("head_dim", "head_dim_qk") and head_dim_qk == head_dim_v:
             self.say("head_dim", head_dim_qk, source)
         elif not self.has("head_dim"):
             self.say("head_dim_qk", head_dim_qk, source)

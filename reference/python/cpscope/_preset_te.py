@@ -138,6 +138,18 @@ def te(p: Preset, attention: Any, call: dict[str, Any], group: Mapping[str, Any]
     p.say("softmax_type", str(module.get("softmax_type", "vanilla")).replace("-", "_"), "attention.softmax_type")
 
 
+def _say_latent(p: Preset, c: Held, key: Any, axes: str) -> None:
+    """The absorbed form of MLA (Megatron PR 3198), which is a layer and not a setting: known by its key of one head, or by latent_dim=."""
+    heads = c.number("num_attention_heads") // c.number("tensor_model_parallel_size", 1)
+    if not p.has("latent_dim") and (key is None or heads < 2 or p.shape(key, "key", axes)["h"] != 1):
+        return
+    rank, source = c.number("kv_lora_rank"), "config.kv_lora_rank, of MLA with absorbed projections"
+    p.say("latent_dim", rank, source)
+    p.say("kv_heads", 1, source)
+    p.say("head_dim_qk", rank + c.number("qk_pos_emb_head_dim"), source)
+    p.say("head_dim_v", rank, source)
+
+
 def _mla_scale(config: Held, head_dim: int) -> float:
     """Megatron's MLA multiplies the usual scale by YaRN's mscale twice."""
     factor, mscale = float(config.get("rotary_scaling_factor")), float(config.get("mscale_all_dim"))
@@ -201,12 +213,16 @@ def megatron(p: Preset, config: Any, packed: Any, call: Mapping[str, Any], attn_
     p.say("layout", "dual_chunk", "Megatron, which gives a rank chunks r and 2 * ranks - 1 - r of each sequence")
 
     is_packed = packed is not None
-    extents = p.say_tensors({name: call.get(name) for name in ("query", "key", "value")}, "thd" if is_packed else "sbhd")
+    axes = "thd" if is_packed else "sbhd"
+    if c.get("multi_latent_attention", False):
+        _say_latent(p, c, call.get("key"), axes)
+    extents = p.say_tensors({name: call.get(name) for name in ("query", "key", "value")}, axes)
     tp_size = c.number("tensor_model_parallel_size", 1)
     of_tp = f", of {tp_size} tensor-parallel ranks" if tp_size > 1 else ""
     heads = c.number("num_attention_heads")
     is_mla = bool(c.get("multi_latent_attention", False))
     if is_mla:
+        # The latent form has the scale of the expanded one.
         head_dim = c.number("qk_head_dim") + c.number("qk_pos_emb_head_dim")
         p.say_heads(heads // tp_size, heads // tp_size, head_dim, c.number("v_head_dim"),
                     f"config's multi_latent_attention: qk_head_dim + qk_pos_emb_head_dim, v_head_dim{of_tp}")

@@ -305,8 +305,9 @@ class Scenario(Presets):
 
     def inputs(self, rank: int | None = None, torch: bool = False, poison: bool = False) -> dict[str, Any]:
         """The scenario's own inputs: q [tokens, heads, head_dim_qk], k [kv_tokens, kv_heads, head_dim_qk],
-        v [kv_tokens, kv_heads, head_dim_v], d_out [tokens, heads, head_dim_v] if it has a backward, sink [heads] if it
-        is learnable, bias [sequences or 1, heads or 1, longest queries, longest keys] if it has one. Functions of seed, sequence, position, head and element, so the same for every layout.
+        v [kv_tokens, kv_heads, head_dim_v] (not with latent_dim), d_out [tokens, heads, head_dim_v] if it has a
+        backward, sink [heads] if it is learnable, bias [sequences or 1, heads or 1, longest queries, longest keys] if it
+        has one. Functions of seed, sequence, position, head and element, so the same for every layout.
 
         In packed order, or the rows of one rank as its local buffer holds them. float64 that holds values of the
         scenario's dtype; `torch`: tensors of that dtype instead. `poison` fills padding rows with NaN.
@@ -320,6 +321,7 @@ class Scenario(Presets):
                format: str | None = None) -> dict[str, Array]:
         """The exact attention, in double precision: out [tokens, heads, head_dim_v], lse [tokens, heads] (natural log,
         -inf where no key is visible), max_logit [heads] and, with a backward, dq, dk, dv (and d_sink, dbias), shaped as their inputs.
+        With latent_dim v is a part of k: neither v nor dv exists, and dk is the gradient of both.
 
         tensors: your own q, k, v (and d_out for gradients, sink if it is learnable, bias if it has one), as `grade` takes them; else the
         scenario's. Their values are used unrounded. The answer is in packed order.

@@ -140,7 +140,15 @@ void add_size_steps(const Scenario& scenario, std::vector<Step>& steps) {
     if (wanted < 1 || wanted >= group) continue;
     steps.push_back([=](Scenario& s) { s.attention.heads = s.attention.kv_heads * wanted; });
   }
+  if (attention.latent_dim > 0) {
+    steps.push_back([](Scenario& s) { s.attention.latent_dim = 0; });
+    steps.push_back([](Scenario& s) {
+      s.attention.head_dim_qk -= s.attention.latent_dim - 1;
+      s.attention.latent_dim = s.attention.head_dim_v = 1;
+    });
+  }
   for (const int32_t lanes : {1, 2, 4, 8}) {
+    if (attention.latent_dim > 0) break;
     if (lanes < attention.head_dim_qk)
       steps.push_back(set(&Scenario::attention, &Attention::head_dim_qk, lanes));
     if (lanes < attention.head_dim_v)

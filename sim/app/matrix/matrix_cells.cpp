@@ -111,6 +111,14 @@ constexpr FeatureRecipe kFeatures[] = {
        s.attention.head_dim_qk = 12;
        s.attention.head_dim_v = 6;
      }},
+    {"latent MLA, dqk 12, dv 8",
+     [](Scenario& s) {
+       s.attention.kv_heads = 1;
+       s.attention.head_dim_qk = 12;
+       s.attention.head_dim_v = s.attention.latent_dim = 8;
+       s.attention.rope_theta = 100.0;
+     },
+     [](Attention& a) { a.rope_theta = 0.0; }},
     {"softcap", [](Scenario& s) { s.attention.softcap = 1.5; },
      [](Attention& a) { a.softcap = 0.0; }},
     {"sink off_by_one", [](Scenario& s) { s.attention.softmax_type = SoftmaxType::off_by_one; },

@@ -19,6 +19,7 @@ using ByRank = std::vector<int64_t>;
 struct Sizes {
   const Plan& plan;
   int64_t ranks, element, wire, heads, kv_heads, qk, v;
+  int64_t kv;  // elements of a row of K and V, which latent attention holds in one
 
   explicit Sizes(const Plan& p) : plan(p) {
     const Attention& attention = p.scenario.attention;
@@ -29,6 +30,7 @@ struct Sizes {
     kv_heads = attention.kv_heads;
     qk = attention.head_dim_qk;
     v = attention.head_dim_v;
+    kv = attention.latent_dim > 0 ? qk : qk + v;
   }
   int64_t rows(Side side, int64_t rank) const {
     return plan.rows(plan.lists(side)[RankId{static_cast<int32_t>(rank)}]);
@@ -72,7 +74,7 @@ int64_t replica_shares(const Sizes& sizes, int64_t rank, int64_t kv_heads) {
   int64_t others = 0;
   for (size_t r = 0; r < sizes.replicated.size(); ++r)
     others += static_cast<int64_t>(r) == rank ? 0 : sizes.replicated[r];
-  return others * kv_heads * (sizes.qk + sizes.v) * sizes.wire;
+  return others * kv_heads * sizes.kv * sizes.wire;
 }
 
 /// Query heads [begin, end) of one of `group` ranks, which all have as many, give or take one.
@@ -103,7 +105,7 @@ int64_t exchange_forward(const Sizes& sizes, int64_t rank, int64_t group) {
     if (other == me) continue;
     const HeadShare share = head_share(sizes, other, group);
     bytes += sizes.q_rows(rank) * share.size() * sizes.qk * sizes.element;
-    bytes += sizes.kv_rows(rank) * share.kv_heads * (sizes.qk + sizes.v) * sizes.element;
+    bytes += sizes.kv_rows(rank) * share.kv_heads * sizes.kv * sizes.element;
     bytes += sizes.q_rows(base + other) * own.size() * sizes.v * sizes.element;
   }
   return bytes;
@@ -118,7 +120,7 @@ int64_t exchange_backward(const Sizes& sizes, int64_t rank, int64_t group) {
     const HeadShare share = head_share(sizes, other, group);
     bytes += sizes.q_rows(rank) * share.size() * sizes.v * sizes.element;
     bytes += sizes.q_rows(base + other) * own.size() * sizes.qk * sizes.element;
-    bytes += sizes.kv_rows(base + other) * (sizes.qk + sizes.v) *
+    bytes += sizes.kv_rows(base + other) * sizes.kv *
              ((own.kv_heads - own.shared) * sizes.element + own.shared * sizes.wire);
   }
   return bytes;
@@ -130,7 +132,7 @@ int64_t ring_forward(const Sizes& sizes, const ByRank& rows, int64_t p, int64_t 
   const int64_t size = static_cast<int64_t>(rows.size());
   int64_t sent = 0;
   for (int64_t step = 0; step + 1 < size; ++step) sent += rows[((p - step) % size + size) % size];
-  return sent * kv_heads * (sizes.qk + sizes.v) * sizes.element;
+  return sent * kv_heads * sizes.kv * sizes.element;
 }
 
 int64_t ring_backward(const Sizes& sizes, const ByRank& rows, int64_t p, int64_t kv_heads) {
@@ -143,7 +145,7 @@ int64_t ring_backward(const Sizes& sizes, const ByRank& rows, int64_t p, int64_t
     if (step + 1 < size) kv_sent += rows[source];
     if (late || step + 1 < size) dkv_sent += rows[source];
   }
-  return kv_heads * (sizes.qk + sizes.v) * (kv_sent * sizes.element + dkv_sent * sizes.wire);
+  return kv_heads * sizes.kv * (kv_sent * sizes.element + dkv_sent * sizes.wire);
 }
 
 struct Expected {
@@ -189,7 +191,7 @@ Expected closed_form_ring(const Sizes& sizes, int64_t group) {
     int64_t forward = 0, backward = 0;
     if (has_windows(parallel.comm_type)) {
       const DoubleRingRows sent = rows_in_double_ring(rows, r / group, parallel.ring_window);
-      const int64_t row = kv_heads * (sizes.qk + sizes.v);
+      const int64_t row = kv_heads * sizes.kv;
       forward = (sent.once_inside + sent.once_across) * row * sizes.element;
       backward = forward + row * (sent.home_inside * std::max<int64_t>(4, sizes.wire) +
                                   sent.home_across * sizes.wire);
@@ -231,7 +233,7 @@ Expected closed_form_queries_back(const Sizes& sizes) {
 
 Expected closed_form_gather(const Sizes& sizes) {
   Expected expected;
-  const int64_t row_elements = sizes.kv_heads * (sizes.qk + sizes.v);
+  const int64_t row_elements = sizes.kv_heads * sizes.kv;
   const bool refetch = sizes.plan.scenario.parallel.backward_kv == BackwardKv::refetch;
   int64_t all_rows = 0;
   for (int64_t r = 0; r < sizes.ranks; ++r) all_rows += sizes.kv_rows(r);
@@ -359,7 +361,7 @@ Expected closed_form_moving(const Sizes& sizes, const RowsSent& sent) {
   const ForeignWork work = foreign_work(
       sizes.plan, adds_scaled_partials(sizes.plan.scenario.parallel) ? Direction::backward
                                                                      : Direction::forward);
-  const int64_t kv_row = sizes.kv_heads * (sizes.qk + sizes.v);
+  const int64_t kv_row = sizes.kv_heads * sizes.kv;
   for (size_t r = 0; r < sent.q.size(); ++r) {
     expected.forward.push_back(sizes.heads *
                                    (sent.q[r] * query.to_compute + work.q[r] * query.back) +

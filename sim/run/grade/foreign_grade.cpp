@@ -195,6 +195,7 @@ Result<RunInputs> find_inputs(const Plan& plan, ForeignRecord& record, ForeignGr
                                      {InputTensor::d_out, &inputs.d_out}}) {
     if (which == InputTensor::d_out && !plan.scenario.numerics.backward) continue;
     *input = make_run_input(plan.scenario, slots, which, false);
+    if (input->shape.empty()) continue;
     Tensor* given = record.find(input->name);
     if (given == nullptr) continue;
     InputNote note{.name = input->name};
@@ -244,7 +245,8 @@ void for_each_answer(OnRows on_rows, OnHeads on_heads) {
 std::vector<std::string> asked_answers(const Scenario& scenario) {
   std::vector<std::string> names{"out", "lse", "max_logit"};
   if (!scenario.numerics.backward) return names;
-  names.insert(names.end(), {"dq", "dk", "dv"});
+  names.insert(names.end(), {"dq", "dk"});
+  if (scenario.attention.latent_dim == 0) names.emplace_back("dv");
   if (scenario.attention.softmax_type == SoftmaxType::learnable) names.emplace_back("d_sink");
   if (scenario.attention.bias != BiasShape::none) names.emplace_back("dbias");
   return names;
@@ -284,24 +286,31 @@ void clear_padding(const BatchSlots& slots, Answer& answer) {
   }
 }
 
+/// The rows of all heads of an input, or the first elements of each.
+struct InputRows {
+  const Tensor& input;
+  int64_t row = input.size() / std::max<int64_t>(1, input.shape[0]);
+  int64_t width = row;  // of it are looked at
+};
+
 /// True if all rows of an input are equal.
-bool is_same_everywhere(const Tensor& input, const std::vector<bool>& valid) {
-  const int64_t width = input.size() / std::max<int64_t>(1, input.shape[0]);
+bool is_same_everywhere(const InputRows& rows_of, const std::vector<bool>& valid) {
+  const auto& [input, row_size, width] = rows_of;
   const double* first = nullptr;
   int64_t rows = 0;
   for (int64_t token = 0; token < input.shape[0]; ++token) {
     if (!valid[static_cast<size_t>(token)]) continue;
-    const double* row = input.values.data() + token * width;
+    const double* row = input.values.data() + token * row_size;
     if (++rows == 1) first = row;
     if (!std::equal(row, row + width, first)) return false;
   }
   return rows > 1;
 }
 
-bool is_zero(const Tensor& input, const std::vector<bool>& valid) {
-  const int64_t width = input.size() / std::max<int64_t>(1, input.shape[0]);
+bool is_zero(const InputRows& rows_of, const std::vector<bool>& valid) {
+  const auto& [input, row_size, width] = rows_of;
   for (int64_t token = 0; token < input.shape[0]; ++token) {
-    const double* row = input.values.data() + token * width;
+    const double* row = input.values.data() + token * row_size;
     if (valid[static_cast<size_t>(token)] &&
         !std::all_of(row, row + width, [](double value) { return value == 0.0; }))
       return false;
@@ -314,16 +323,18 @@ void find_blind_inputs(const Plan& plan, const RunInputs& inputs, std::vector<st
   const BatchSlots& slots = plan.layout.slots;
   const std::vector<bool> queries = valid_ids(slots, Side::q), keys = valid_ids(slots, Side::kv);
   const auto say = [&](const char* what) { blind.emplace_back(what); };
-  if (is_zero(inputs.v, keys)) {
+  InputRows values{values_of(inputs)};
+  if (inputs.v.shape.empty()) values.width = plan.scenario.attention.latent_dim;
+  if (is_zero(values, keys)) {
     say("v is zero, so out is zero for any mask: this proves nothing");
-  } else if (is_same_everywhere(inputs.v, keys)) {
+  } else if (is_same_everywhere(values, keys)) {
     say("v is the same in all tokens, and so is out whatever a query sees");
   }
-  if (is_zero(inputs.q, queries))
+  if (is_zero({inputs.q}, queries))
     say("q is zero, so that all visible keys weigh the same");
-  else if (is_zero(inputs.k, keys) || is_same_everywhere(inputs.k, keys))
+  else if (is_zero({inputs.k}, keys) || is_same_everywhere({inputs.k}, keys))
     say("k is the same in all tokens, so that all visible keys weigh the same");
-  if (plan.scenario.numerics.backward && is_zero(inputs.d_out, queries))
+  if (plan.scenario.numerics.backward && is_zero({inputs.d_out}, queries))
     say("d_out is zero, and so are dq, dk and dv whatever was computed");
 }
 
@@ -473,6 +484,7 @@ Result<ForeignGrade> grade_foreign(const Toolbox& toolbox, const Plan& plan, For
     if (record.find(name) != nullptr && !contains(asked, name)) graded.unasked.emplace_back(name);
   };
   for_each_answer(note_unasked, note_unasked);
+  if (plan.scenario.attention.latent_dim > 0) note_unasked("v", 0);
   if (graded.missing.size() == asked.size()) {
     const std::string names = suggest_names(find_likely_names(record, asked));
     return make_error(ErrorKind::bad_input, "the record holds no answer that could be graded",

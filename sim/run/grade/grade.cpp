@@ -199,7 +199,7 @@ class AnswerGrader {
                          std::ssize(plan.layout.slots.sequences)}),
         q_(root_mean_square(inputs.q.values)),
         k_(root_mean_square(inputs.k.values)),
-        v_(root_mean_square(inputs.v.values)),
+        v_(root_mean_square(values_of(inputs).values)),
         d_out_(root_mean_square(inputs.d_out.values)),
         owners_(owners_of(plan, Side::q)) {}
 
@@ -257,19 +257,26 @@ class AnswerGrader {
                   const std::vector<double>& errors, double lse_size = 0.0) {
     const auto deltas = static_cast<double>(
         std::count_if(errors.begin(), errors.end(), [](double error) { return error > 0; }));
+    // Latent attention adds the gradient of v to that of k.
+    const bool is_latent = attention_.latent_dim > 0;
+    std::vector<double> carried =
+        carry_to_keys(errors, attention_.dropout > 0 ? verdict_.terms.undropped : verdict_.terms.dv,
+                      inputs_, keys, attention_, length() * q_);
+    const std::vector<double> shares = carry_shares();
+    for (size_t row = 0; is_latent && row < shares.size(); ++row)
+      carried[row] = std::hypot(carried[row], shares[row]);
     add({.name = "dk",
          .seen = dk,
          .exact = verdict_.exact.dk,
          .plain = verdict_.plain.dk,
-         .magnitude = slope() * q_ * (1 + lse_size),
+         .magnitude = (slope() * q_ + (is_latent ? d_out_ : 0.0)) * (1 + lse_size),
          .rounded_to = dtype_,
          .terms = verdict_.terms.dk,
          .places = &keys,
-         .carried = carry_to_keys(
-             errors, attention_.dropout > 0 ? verdict_.terms.undropped : verdict_.terms.dv, inputs_,
-             keys, attention_, length() * q_),
+         .carried = std::move(carried),
          .sources = deltas,
          .is_empty = keys_without_weights()});
+    if (is_latent) return;
     add({.name = "dv",
          .seen = dv,
          .exact = verdict_.exact.dv,
@@ -278,7 +285,7 @@ class AnswerGrader {
          .rounded_to = dtype_,
          .terms = verdict_.terms.dv,
          .places = &keys,
-         .carried = carry_shares(),
+         .carried = shares,
          .is_empty = keys_without_queries()});
   }
 

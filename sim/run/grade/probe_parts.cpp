@@ -84,7 +84,8 @@ RunInputs zero_inputs(const Plan& plan) {
   inputs.slots = slots;
   inputs.q = zero_tensor("q", {slots.tokens, attention.heads, attention.head_dim_qk}, dtype);
   inputs.k = zero_tensor("k", {slots.kv_tokens, attention.kv_heads, attention.head_dim_qk}, dtype);
-  inputs.v = zero_tensor("v", {slots.kv_tokens, attention.kv_heads, attention.head_dim_v}, dtype);
+  if (attention.latent_dim == 0)
+    inputs.v = zero_tensor("v", {slots.kv_tokens, attention.kv_heads, attention.head_dim_v}, dtype);
   if (plan.scenario.numerics.backward)
     inputs.d_out =
         zero_tensor("d_out", {slots.tokens, attention.heads, attention.head_dim_v}, dtype);

@@ -39,6 +39,11 @@ Tensor zero_tensor(const char* name, std::vector<int64_t> shape, Dtype dtype);
 /// Inputs of the plan's shapes, all zero; d_out only where the plan has a backward pass.
 RunInputs zero_inputs(const Plan& plan);
 
+/// The tensor whose rows begin with those of v, as values_of.
+inline Tensor& probed_values(RunInputs& inputs) {
+  return inputs.v.shape.empty() ? inputs.k : inputs.v;
+}
+
 /// Two powers of two whose product times |scale| is at least `logit`, as equal as possible; the
 /// first has the sign of the scale.
 struct LogitFactors {

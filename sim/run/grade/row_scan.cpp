@@ -171,7 +171,7 @@ std::vector<RowScan> scan_rows(const Plan& plan, const RunInputs& inputs, const 
     scans.push_back(std::move(found));
   };
   // A weighted mean of values is at most the largest value, up to rounding.
-  scan("out", seen.out, Side::q, 1.01 * largest_value(inputs.v));
+  scan("out", seen.out, Side::q, 1.01 * largest_value(values_of(inputs)));
   scan("lse", seen.lse, Side::q, HUGE_VAL);
   if (!plan.scenario.numerics.backward) return scans;
   scan("dq", seen.dq, Side::q, HUGE_VAL);

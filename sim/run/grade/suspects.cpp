@@ -114,6 +114,7 @@ Suspect SuspectMaker::as_asked(Parts parts) const {
     altered.key_positions = rotary_positions(scenario_, plan_.layout.slots, Side::kv);
   }
   altered.theta = scenario_.attention.rope_theta;
+  altered.latent_dim = altered.first_rotated = scenario_.attention.latent_dim;
   altered.scale = scenario_.attention.effective_scale();
   altered.softcap = scenario_.attention.softcap;
   altered.kv_head_of = heads_in_groups(scenario_.attention);
@@ -498,6 +499,13 @@ void SuspectMaker::add_rotations(const Take& take) const {
   Suspect ignored = with_times("rope_ignored", "q and k are not rotated", by_mask(scenario_));
   ignored.attention.theta = 0.0;
   take(ignored);
+  if (scenario_.attention.latent_dim > 0 && scenario_.attention.head_dim_qk % 2 == 0) {
+    Suspect whole = as_asked(Parts::none);
+    whole.name = "v_rotated";
+    whole.text = "RoPE turns all elements of q and k, those that v is too";
+    whole.attention.first_rotated = 0;
+    take(whole);
+  }
   if (scenario_.attention.rotates_queries_from_end())
     add("rope_from_start", "RoPE of q counts from 0, as if no key came before the queries",
         queries_.position, keys_.position);
@@ -546,6 +554,17 @@ void SuspectMaker::add_numbers(const Take& take) const {
     add_sinks("sink_counted_twice", "the sink enters twice", 2.0);
     if (plan_.layout.cp_size > 2)
       add_sinks("sink_counted_twice", "the sink enters once for every rank", plan_.layout.cp_size);
+  }
+  if (asked.latent_dim > 0 && scenario_.numerics.backward) {
+    add("dv_not_added", "dk lacks the gradient of v, which is a part of k",
+        [](Suspect& suspect) { suspect.attention.value_gradients = 0.0; });
+    add("dv_added_twice", "the gradient of v is added to dk twice",
+        [](Suspect& suspect) { suspect.attention.value_gradients = 2.0; });
+    if (asked.latent_dim < asked.head_dim_qk)
+      add("dv_misplaced", "the gradient of v is added to the last elements of dk",
+          [&](Suspect& suspect) {
+            suspect.attention.value_gradients_at = asked.head_dim_qk - asked.latent_dim;
+          });
   }
   if (asked.kv_heads > 1 && asked.kv_heads < asked.heads)
     add("kv_heads_interleaved", "query head h reads KV head h mod kv_heads", [&](Suspect& suspect) {

@@ -143,13 +143,17 @@ class Probe {
     std::fill(inputs_.k.values.begin(), inputs_.k.values.end(), 1.0);
   }
 
-  /// One run with v filled by fill(key token, KV head, elements of the row).
+  /// One run with v filled by fill(key token, KV head, elements of the row). A v that is a part of
+  /// k needs nothing else: all logits are 0 anyway.
   template <class Fill>
   std::optional<Error> pass(Fill fill) {
-    std::fill(inputs_.v.values.begin(), inputs_.v.values.end(), 0.0);
+    Tensor& values = probed_values(inputs_);
     for (int64_t key = 0; key < plan_.layout.slots.kv_tokens; ++key) {
-      for (int32_t head = 0; head < kv_heads_; ++head)
-        fill(key, head, inputs_.v.values.data() + (key * kv_heads_ + head) * lanes_);
+      for (int32_t head = 0; head < kv_heads_; ++head) {
+        double* row = values.values.data() + (key * kv_heads_ + head) * values.shape[2];
+        std::fill_n(row, lanes_, 0.0);
+        fill(key, head, row);
+      }
     }
     Result<RunOutput> output = runs_.run(checked_, inputs_);
     if (!output) return output.error();

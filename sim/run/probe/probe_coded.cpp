@@ -54,7 +54,10 @@ class QueryProbe {
     factors_ = factors_of_logit(attention.effective_scale(), kDecisiveLogit);
     if (!can_hold(plan, factors_)) classes_ = 1;
     code(inputs_.k, factors_.k);
-    code(inputs_.v, 1.0);
+    if (attention.latent_dim == 0)
+      code(inputs_.v, 1.0);
+    else
+      value_ = factors_.k;  // k's code is also that of v
   }
 
   Result<ProbeTally> run(const CheckedPlan& checked, ProbeRuns& runs) {
@@ -106,7 +109,7 @@ class QueryProbe {
     const double* seen = out.values.data() + row * out.shape[2];
     int32_t found = -1;
     for (int32_t lane = 0; lane < classes_; ++lane) {
-      if (seen[lane] > 0.5) found = lane;
+      if (seen[lane] / value_ > 0.5) found = lane;
     }
     if (found == digit) return;
     wrong[row] = true;
@@ -119,6 +122,7 @@ class QueryProbe {
   Expectation expectation_;
   RunInputs inputs_;
   int32_t heads_ = 1, classes_ = 1;
+  double value_ = 1.0;  // of v in the element of a key's class
   LogitFactors factors_;
 };
 
@@ -132,9 +136,11 @@ class PositionProbe {
         key_positions_(rotary_positions(plan.scenario, plan.layout.slots, Side::kv)) {
     const Attention& attention = plan.scenario.attention;
     heads_ = attention.heads;
-    half_ = attention.head_dim_qk / 2;
+    first_ = attention.latent_dim;
+    const int32_t rotated = attention.head_dim_qk - first_;
+    half_ = rotated / 2;
     for (int32_t lane = 0; lane < half_; ++lane)
-      frequencies_.push_back(std::pow(attention.rope_theta, -2.0 * lane / attention.head_dim_qk));
+      frequencies_.push_back(std::pow(attention.rope_theta, -2.0 * lane / rotated));
     base_ = attention.head_dim_v >= 8 ? 16 : 128;
     const double gap = smallest_gap();
     const double logit = kDecisiveLogit / gap;
@@ -193,13 +199,16 @@ class PositionProbe {
     return smallest;
   }
 
+  /// The elements of k that code v, if it is a part of k, meet zeros of q.
   void code_keys() {
+    Tensor& values = probed_values(inputs_);
+    const int64_t lanes = plan_.scenario.attention.head_dim_v;
     for (int64_t row = 0; row < inputs_.k.shape[0] * inputs_.k.shape[1]; ++row) {
-      double* key = inputs_.k.values.data() + row * inputs_.k.shape[2];
+      double* key = inputs_.k.values.data() + row * inputs_.k.shape[2] + first_;
       std::fill(key, key + half_, factors_.k);
       int64_t rest = row / inputs_.k.shape[1];
-      for (int64_t lane = 0; lane < inputs_.v.shape[2]; ++lane, rest /= base_)
-        inputs_.v.values[row * inputs_.v.shape[2] + lane] = static_cast<double>(rest % base_);
+      for (int64_t lane = 0; lane < lanes; ++lane, rest /= base_)
+        values.values[row * values.shape[2] + lane] = static_cast<double>(rest % base_);
     }
   }
 
@@ -211,7 +220,7 @@ class PositionProbe {
       if (expectation_.keys[token].empty()) continue;
       const auto by =
           static_cast<double>(key_positions_[target(token, which)] - query_positions_[token]);
-      double* query = inputs_.q.values.data() + row * inputs_.q.shape[2];
+      double* query = inputs_.q.values.data() + row * inputs_.q.shape[2] + first_;
       for (int32_t lane = 0; lane < half_; ++lane) {
         query[lane] = round_to(dtype, factors_.q * std::cos(by * frequencies_[lane]));
         query[lane + half_] = round_to(dtype, factors_.q * std::sin(by * frequencies_[lane]));
@@ -240,7 +249,7 @@ class PositionProbe {
   Expectation expectation_;
   RunInputs inputs_;
   const std::vector<int64_t> query_positions_, key_positions_;
-  int32_t heads_ = 1, half_ = 0;
+  int32_t heads_ = 1, first_ = 0, half_ = 0;  // the first rotated element of q and k
   std::vector<double> frequencies_;
   int64_t base_ = 16;  // of the digits of the key's number in v
   bool can_tell_ = false;

@@ -35,7 +35,8 @@ inline constexpr int64_t kPositionRuns = 3;  // of probe_positions, at most
 /// between +1 and -1, dS = +-1 minus a known mean, so that dq (k coded) counts keys and dk (q
 /// coded) counts queries. The numbers are exact up to the dtype's rounding; a row is wrong if it is
 /// off by 1/4 of one key or query. At most 16 runs for dq and as many for dk, dv: longer batches
-/// are sampled.
+/// are sampled. If v is a part of k, q is coded in elements behind those that d_out codes: dk then
+/// counts both, each in its own elements.
 Result<std::vector<ProbeTally>> probe_gradients(const CheckedPlan& plan, ProbeRuns& runs,
                                                 const MaskWitness& witness);
 

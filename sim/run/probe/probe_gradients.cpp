@@ -41,25 +41,36 @@ int64_t count_per_lane(const Scenario& scenario) {
   return element_bytes(scenario.numerics.dtype) == 2 ? 16 : 64;
 }
 
+/// The first element of k that codes a key for dq: v, if it is a part of k, needs one before it.
+int32_t first_of_keys(const Attention& attention) { return attention.latent_dim > 0 ? 1 : 0; }
+
 /// The segments of keys that k codes for dq.
 std::vector<Segment> segments_of_keys(const Plan& plan) {
-  const int32_t lanes = plan.scenario.attention.head_dim_qk / 2 * 2;  // even: one sign an element
+  const Attention& attention = plan.scenario.attention;
+  // Even: one sign an element.
+  const int32_t lanes = (attention.head_dim_qk - first_of_keys(attention)) / 2 * 2;
   if (lanes == 0) return {};
   return make_segments(plan.layout.slots.kv_tokens, lanes * count_per_lane(plan.scenario), lanes);
 }
 
+/// Elements of q, and of d_out, that code queries. A v that is a part of k keeps the front half of
+/// k at most, so that q's elements meet zeros.
+int32_t lanes_of_queries(const Attention& attention) {
+  return std::min(attention.head_dim_v,
+                  attention.latent_dim > 0 ? attention.head_dim_qk / 2 : attention.head_dim_qk);
+}
+
 /// True if the expected dk and dv of one run would not fit in memory.
 bool has_too_many_keys(const Plan& plan) {
-  const Attention& attention = plan.scenario.attention;
-  return plan.layout.slots.kv_tokens * std::min(attention.head_dim_qk, attention.head_dim_v) >
-         kMostExpected;
+  return plan.layout.slots.kv_tokens * lanes_of_queries(plan.scenario.attention) > kMostExpected;
 }
 
 /// The segments of queries that q and d_out code for dk and dv.
 std::vector<Segment> segments_of_queries(const Plan& plan) {
   if (has_too_many_keys(plan)) return {};
   const Attention& attention = plan.scenario.attention;
-  const int32_t lanes = std::min(attention.head_dim_qk, attention.head_dim_v);
+  const int32_t lanes = lanes_of_queries(attention);
+  if (lanes == 0) return {};
   const int64_t group = attention.heads / attention.kv_heads;
   return make_segments(plan.layout.slots.tokens,
                        lanes * std::max<int64_t>(1, count_per_lane(plan.scenario) / group), lanes);
@@ -107,12 +118,16 @@ class GradientProbe {
     return runs.run(checked, inputs_);
   }
 
-  /// Sets v to +1 and -1 alternately in all elements; everything else to zero.
-  void reset_inputs() {
+  /// Sets v to +1 and -1 alternately in all elements, or in the first `latent` ones if it is a part
+  /// of k; everything else to zero.
+  void reset_inputs(int32_t latent) {
     for (Tensor* tensor : {&inputs_.q, &inputs_.k, &inputs_.d_out})
       std::fill(tensor->values.begin(), tensor->values.end(), 0.0);
-    const int64_t width = inputs_.v.shape[1] * inputs_.v.shape[2];
-    for (int64_t i = 0; i < inputs_.v.size(); ++i) inputs_.v.values[i] = sign_of(i / width);
+    Tensor& values = probed_values(inputs_);
+    const int64_t heads = values.shape[1], lanes = values.shape[2],
+                  signs = attention_.latent_dim > 0 ? latent : lanes;
+    for (int64_t row = 0; row < values.shape[0] * heads; ++row)
+      std::fill_n(values.values.begin() + row * lanes, signs, sign_of(row / heads));
   }
 
   static void set(Tensor& tensor, int64_t token, int32_t lane, double value) {
@@ -123,14 +138,14 @@ class GradientProbe {
 
   /// k codes a segment of keys; every query is tested.
   std::optional<Error> probe_dq(const CheckedPlan& checked, ProbeRuns& runs) {
-    if (attention_.head_dim_qk < 2 || !can_tell_) return std::nullopt;
+    if (segments_of_keys(plan_).empty() || !can_tell_) return std::nullopt;
     const int64_t tokens = plan_.layout.slots.tokens;
     std::vector<bool> wrong(static_cast<size_t>(tokens * attention_.heads), false);
     dq_.rows = static_cast<int64_t>(wrong.size());
     for (const Segment& segment : segments_of_keys(plan_)) {
-      reset_inputs();
+      reset_inputs(1);
       for (int64_t key = segment.begin; key < segment.end; ++key)
-        set(inputs_.k, key, segment.lane_of(key), 1.0);
+        set(inputs_.k, key, first_of_keys(attention_) + segment.lane_of(key), 1.0);
       for (int64_t token = 0; token < tokens; ++token)
         set(inputs_.d_out, token, 0, weights_[token]);
       const Result<RunOutput> output = carry_out(checked, runs);
@@ -157,8 +172,9 @@ class GradientProbe {
       }
       for (int32_t head = 0; head < attention_.heads; ++head) {
         for (int32_t lane = 0; lane < segment.lanes; ++lane) {
-          const double seen =
-              dq.values[(token * attention_.heads + head) * dq.shape[2] + lane] / scale_;
+          const double seen = dq.values[(token * attention_.heads + head) * dq.shape[2] +
+                                        first_of_keys(attention_) + lane] /
+                              scale_;
           if (std::abs(seen - expected[lane]) < kTolerance) continue;
           wrong[token * attention_.heads + head] = true;
           const int64_t key = example[lane] >= 0 ? example[lane] : segment.begin + lane;
@@ -171,15 +187,15 @@ class GradientProbe {
 
   /// q and d_out code a segment of queries; every key is tested.
   std::optional<Error> probe_dkv(const CheckedPlan& checked, ProbeRuns& runs) {
-    if (has_too_many_keys(plan_) || !can_tell_) return std::nullopt;
+    if (segments_of_queries(plan_).empty() || !can_tell_) return std::nullopt;
     const int64_t keys = plan_.layout.slots.kv_tokens;
     std::vector<bool> wrong_k(static_cast<size_t>(keys * attention_.kv_heads), false),
         wrong_v = wrong_k;
     dk_.rows = dv_.rows = static_cast<int64_t>(wrong_k.size());
     for (const Segment& segment : segments_of_queries(plan_)) {
-      reset_inputs();
+      reset_inputs(segment.lanes);
       for (int64_t token = segment.begin; token < segment.end; ++token) {
-        set(inputs_.q, token, segment.lane_of(token), 1.0);
+        set(inputs_.q, token, first_of_queries(segment) + segment.lane_of(token), 1.0);
         set(inputs_.d_out, token, segment.lane_of(token), weights_[token]);
       }
       const Result<RunOutput> output = carry_out(checked, runs);
@@ -190,6 +206,11 @@ class GradientProbe {
     dk_.wrong = std::count(wrong_k.begin(), wrong_k.end(), true);
     dv_.wrong = std::count(wrong_v.begin(), wrong_v.end(), true);
     return std::nullopt;
+  }
+
+  /// The first element of q that codes a query.
+  int32_t first_of_queries(const Segment& segment) const {
+    return attention_.latent_dim > 0 ? attention_.head_dim_qk - segment.lanes : 0;
   }
 
   void check_dkv(const Answer& answer, const Segment& segment, std::vector<bool>& wrong_k,
@@ -208,12 +229,12 @@ class GradientProbe {
         }
       }
     }
-    const auto check = [&](const Tensor& seen, const std::vector<double>& expected, double unit,
-                           std::vector<bool>& wrong, ProbeTally& tally) {
+    const auto check = [&](const Tensor& seen, int32_t first, const std::vector<double>& expected,
+                           double unit, std::vector<bool>& wrong, ProbeTally& tally) {
       for (int64_t row = 0; row < keys * attention_.kv_heads; ++row) {
         const int64_t key = row / attention_.kv_heads;
         for (int32_t lane = 0; lane < segment.lanes; ++lane) {
-          const double value = seen.values[row * seen.shape[2] + lane] / unit;
+          const double value = seen.values[row * seen.shape[2] + first + lane] / unit;
           const int64_t cell = key * segment.lanes + lane;
           if (std::abs(value - expected[cell]) < kTolerance) continue;
           wrong[row] = true;
@@ -224,8 +245,8 @@ class GradientProbe {
         }
       }
     };
-    check(answer.dk, slope, scale_, wrong_k, dk_);
-    check(answer.dv, weight, 1.0, wrong_v, dv_);
+    check(answer.dk, first_of_queries(segment), slope, scale_, wrong_k, dk_);
+    check(attention_.latent_dim > 0 ? answer.dk : answer.dv, 0, weight, 1.0, wrong_v, dv_);
   }
 
   /// `worker`: the rank whose tile should have computed the missing part, when it meets the key.

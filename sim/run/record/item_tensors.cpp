@@ -65,7 +65,8 @@ void add_buffer(const Plan& plan, BufferId buffer, int64_t rows, ItemResultsSize
   add_array(rows, spec, spec.kind == BufferKind::out ? attention.head_dim_v : attention.head_dim_qk,
             size);
   if (spec.kind == BufferKind::out) add_array(rows, spec, 1, size);
-  if (spec.kind == BufferKind::dkv) add_array(rows, spec, attention.head_dim_v, size);
+  if (spec.kind == BufferKind::dkv && attention.own_head_dim_v() > 0)
+    add_array(rows, spec, attention.head_dim_v, size);
 }
 
 void add_pass(const Plan& plan, const Pass& pass, ItemResultsSize& size) {

@@ -150,7 +150,8 @@ int64_t count_necessary_kv_bytes(const Plan& plan, DenseCount& visible) {
     }
   }
   const Attention& attention = plan.scenario.attention;
-  return rows * attention.kv_heads * (attention.head_dim_qk + attention.head_dim_v) *
+  const int64_t own_v = attention.latent_dim > 0 ? 0 : attention.head_dim_v;
+  return rows * attention.kv_heads * (attention.head_dim_qk + own_v) *
          element_bytes(plan.scenario.numerics.dtype);
 }
 

@@ -132,6 +132,30 @@ Scenario transformer_engine_example(CommType comm) {
   return scenario;
 }
 
+/// DeepSeek-V3: 128 heads of 192 elements for q and k, 128 for v, from latent rows of 512 and 64.
+TEST(GoldenBytes, OfLatentRowsAre1152ATokenInsteadOf81920) {
+  for (const CommType comm : {CommType::p2p, CommType::all_gather, CommType::group_cast}) {
+    Scenario expanded = make_case({64}, 2, LayoutKind::contiguous, comm);
+    expanded.attention.mask_type = MaskType::no_mask;
+    expanded.attention.heads = expanded.attention.kv_heads = 128;
+    expanded.attention.head_dim_qk = 192;
+    expanded.attention.head_dim_v = 128;
+    Scenario latent = expanded;
+    latent.attention.kv_heads = 1;
+    latent.attention.head_dim_qk = 576;
+    latent.attention.head_dim_v = latent.attention.latent_dim = 512;
+    const PlanSummary one = summarise(plan_of(latent)), many = summarise(plan_of(expanded));
+    for (size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(one.forward_bytes[rank], 32 * 1152) << to_name(comm);
+      EXPECT_EQ(many.forward_bytes[rank], 32 * 81920) << to_name(comm);
+      // Keys again, and one gradient for each.
+      EXPECT_EQ(one.backward_bytes[rank], 2 * 32 * 1152) << to_name(comm);
+    }
+    EXPECT_EQ(one.kv_bytes_moved, 64 * 1152) << to_name(comm);
+    EXPECT_EQ(one.kv_bytes_necessary, 64 * 1152) << to_name(comm);
+  }
+}
+
 void expect_mebibytes(CommType comm, int64_t forward, int64_t backward) {
   const Scenario scenario = transformer_engine_example(comm);
   const PlanSummary summary = summarise(plan_of(scenario));

@@ -237,12 +237,42 @@ TEST(ScenarioFile, RefusesByNameWhatIsNotComputedYet) {
   text.numerics = "";
   for (const auto& [line, reason] :
        {std::pair{"dropout = 0.1\ndropout_mode = \"framework\"",
-                  "A draw of its own for each compute item is not supported"},
-        std::pair{"kv_heads = 1\nlatent_dim = 64", "Latent attention is not supported"}}) {
+                  "A draw of its own for each compute item is not supported"}}) {
     text = {};
     text.attention += std::string(line) + "\n";
     refuse(text, reason);
   }
+}
+
+TEST(ScenarioFile, ReadsLatentAttentionAndSaysWhatDoesNotFit) {
+  ScenarioText text;
+  const auto with = [&](std::string_view lines) {
+    text.attention = "heads = 8\n" + std::string(lines) + "\n";
+    return text;
+  };
+  const Attention latent =
+      parse_valid(with("kv_heads = 1\nhead_dim_qk = 576\nlatent_dim = 512\nrope_theta = 1e4"))
+          .attention;
+  EXPECT_EQ(latent.head_dim_v, 512);
+  EXPECT_EQ(latent.own_head_dim_v(), 0);
+  EXPECT_EQ(parse_valid(with("kv_heads = 1\nhead_dim = 64\nlatent_dim = 64")).attention.latent_dim,
+            64);
+  for (const auto& [lines, reason] :
+       {std::pair{"head_dim_qk = 576\nlatent_dim = 512", "latent attention has one KV head: 8"},
+        std::pair{"kv_heads = 2\nhead_dim_qk = 576\nlatent_dim = 512",
+                  "latent attention has one KV head: 2"},
+        std::pair{"kv_heads = 1\nhead_dim_qk = 576\nhead_dim_v = 128\nlatent_dim = 512",
+                  "must be head_dim_v: 512 is not 128"},
+        std::pair{"kv_heads = 1\nhead_dim = 576\nlatent_dim = 512",
+                  "must be head_dim_v: 512 is not 576"},
+        std::pair{"kv_heads = 1\nhead_dim_qk = 512\nlatent_dim = 576",
+                  "is larger than head_dim_qk: 576 > 512"},
+        std::pair{"kv_heads = 1\nhead_dim_qk = 515\nlatent_dim = 512\nrope_theta = 1e4",
+                  "needs an even number of elements behind latent_dim, at least 2: 3"},
+        std::pair{"kv_heads = 1\nhead_dim_qk = 512\nlatent_dim = 512\nrope_theta = 1e4",
+                  "needs an even number of elements behind latent_dim, at least 2: 0"},
+        std::pair{"kv_heads = 1\nhead_dim_qk = 512\nlatent_dim = -1", "latent_dim"}})
+    expect_contains(parse_invalid(with(lines)), reason);
 }
 
 TEST(ScenarioFile, IsBadInputWhenOnlyPartOfItIsRefused) {

@@ -1,0 +1,147 @@
+// Wrong answers of latent attention, whose rows hold keys and values in one.
+#include "reference/dense_oracle.h"
+#include "reference/rotate_row.h"
+#include "sim/run/dtype.h"
+#include "sim/run/grade/case.h"
+#include "sim/run/grade/foreign_grade.h"
+#include "sim/run/record/foreign_record.h"
+#include "tests/program/judged_causes.h"
+#include "tests/program/walker_toolbox.h"
+
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+constexpr int64_t kLatent = 8, kHeadDim = 12;
+
+std::string latent_text(const std::string& dtype, const std::string& comm = "p2p") {
+  return fmt::format(
+      "schema = 1\n[attention]\nheads = 4\nkv_heads = 1\nhead_dim_qk = {}\nlatent_dim = {}\n"
+      "rope_theta = 100.0\nattn_mask_type = \"causal\"\n[batch]\nlengths = [61, 30, 97]\n"
+      "[parallel]\ncp_size = 4\ncp_comm_type = \"{}\"\n[numerics]\ndtype = \"{}\"\n",
+      kHeadDim, kLatent, comm, dtype);
+}
+
+/// The exact answer in the dtype.
+Answer rounded(const Plan& plan, Answer answer) {
+  for (Tensor* tensor : {&answer.out, &answer.dq, &answer.dk})
+    round_values(plan.scenario.numerics.dtype, std::span<double>(tensor->values));
+  return answer;
+}
+
+/// The same attention with v as a tensor of its own; `rotates_all`: of rows that are rotated whole.
+/// Gradients are those of rotated rows.
+Answer expanded_answer(const Plan& plan, const RunInputs& inputs, bool rotates_all) {
+  Scenario scenario = plan.scenario;
+  scenario.attention.latent_dim = 0;
+  scenario.attention.rope_theta = 0;
+  RunInputs own = inputs;
+  // The oracle rotates all elements of such keys, so the rows are rotated here.
+  const auto turn = [&](Tensor& tensor) {
+    const int64_t first = rotates_all ? 0 : kLatent;
+    for (const SequenceSlot& slot : inputs.slots.sequences) {
+      for (int64_t i = 0; i < slot.q_valid * tensor.shape[1]; ++i)
+        reference::rotate_row(
+            100.0, i / tensor.shape[1], static_cast<int32_t>(kHeadDim - first), 1.0,
+            tensor.values.data() + (slot.q_valid_begin() * tensor.shape[1] + i) * kHeadDim + first);
+    }
+  };
+  turn(own.q);
+  turn(own.k);
+  own.v = {"v", {own.k.shape[0], 1, kLatent}, own.k.dtype, {}};
+  for (int64_t row = 0; row < own.k.shape[0]; ++row)
+    own.v.values.insert(own.v.values.end(), own.k.values.begin() + row * kHeadDim,
+                        own.k.values.begin() + row * kHeadDim + kLatent);
+  return reference::exact_answer(scenario, own);
+}
+
+Answer add_dv(const Plan& plan, const RunInputs& inputs, double times, int64_t at) {
+  Answer answer = reference::exact_answer(plan.scenario, inputs);
+  const Tensor dv = expanded_answer(plan, inputs, false).dv;
+  for (size_t i = 0; i < dv.values.size(); ++i) {
+    double* row = answer.dk.values.data() + i / kLatent * kHeadDim;
+    row[i % kLatent] -= dv.values[i];
+    row[at + static_cast<int64_t>(i % kLatent)] += times * dv.values[i];
+  }
+  return rounded(plan, std::move(answer));
+}
+
+const PlantedMistake kMistakes[] = {
+    {.name = "Lost",
+     .cause = "dv_not_added",
+     .plant = [](const Plan& plan,
+                 const RunInputs& inputs) { return add_dv(plan, inputs, 0.0, 0); }},
+    {.name = "Twice",
+     .cause = "dv_added_twice",
+     .plant = [](const Plan& plan,
+                 const RunInputs& inputs) { return add_dv(plan, inputs, 2.0, 0); }},
+    {.name = "Misplaced",
+     .cause = "dv_misplaced",
+     .plant =
+         [](const Plan& plan, const RunInputs& inputs) {
+           // The oracle adds rotated rows, of which these elements are a part.
+           Answer answer = reference::exact_answer(plan.scenario, inputs);
+           const Tensor dv = expanded_answer(plan, inputs, false).dv;
+           Tensor moved = answer.dk;
+           std::fill(moved.values.begin(), moved.values.end(), 0.0);
+           for (size_t i = 0; i < dv.values.size(); ++i)
+             moved.values[i / kLatent * kHeadDim + (kHeadDim - kLatent) + i % kLatent] =
+                 dv.values[i];
+           for (const SequenceSlot& slot : inputs.slots.sequences)
+             for (int64_t i = 0; i < slot.kv_valid; ++i)
+               reference::rotate_row(
+                   100.0, i, static_cast<int32_t>(kHeadDim - kLatent), -1.0,
+                   moved.values.data() + (slot.kv_valid_begin() + i) * kHeadDim + kLatent);
+           for (size_t i = 0; i < dv.values.size(); ++i)
+             answer.dk.values[i / kLatent * kHeadDim + i % kLatent] -= dv.values[i];
+           for (size_t i = 0; i < moved.values.size(); ++i) answer.dk.values[i] += moved.values[i];
+           return rounded(plan, std::move(answer));
+         }},
+    {.name = "Rotated",
+     .cause = "v_rotated",
+     .plant =
+         [](const Plan& plan, const RunInputs& inputs) {
+           Answer answer;
+           answer.out = expanded_answer(plan, inputs, true).out;
+           return rounded(plan, std::move(answer));
+         }},
+};
+
+TEST(LatentCauses, AreNamed) {
+  for (const PlantedMistake& mistake : kMistakes) {
+    for (const char* dtype : {"bf16", "fp32"}) {
+      const JudgedCauses judged = judge_planted(mistake, latent_text(dtype));
+      EXPECT_FALSE(judged.grade.passed) << mistake.name << ' ' << dtype;
+      EXPECT_EQ(judged.first_cause(), mistake.cause) << dtype << '\n' << judged.describe();
+    }
+  }
+}
+
+TEST(LatentRun, IsRecordedAndGradedWithoutVAndItsGradient) {
+  Toolbox toolbox = make_walker_toolbox();
+  for (const char* comm : {"p2p", "a2a", "group_cast", "mesh"}) {
+    const std::string text = latent_text("bf16", comm);
+    const Result<LoadedScenario> loaded = parse_scenario(text, "latent.toml");
+    ASSERT_TRUE(loaded.ok()) << to_text(loaded.error());
+    CaseOutcome outcome = run_case(toolbox, loaded.value(), {});
+    ASSERT_EQ(outcome.status, CaseStatus::pass) << comm << ": " << outcome.reason;
+    const Plan& plan = outcome.plan->plan();
+    std::vector<NamedRecord> records{{"latent.safetensors", make_record(outcome, text)}};
+    EXPECT_EQ(records.front().record.find("v"), nullptr);
+    EXPECT_EQ(records.front().record.find("dv"), nullptr);
+    Result<ForeignRecord> record = read_foreign(std::move(records), plan, {});
+    ASSERT_TRUE(record.ok()) << to_text(record.error());
+    Result<ForeignGrade> graded = grade_foreign(toolbox, plan, record.value(), {});
+    ASSERT_TRUE(graded.ok()) << to_text(graded.error());
+    EXPECT_TRUE(graded.value().grade.passed) << describe_first_failure(graded.value().grade);
+    EXPECT_TRUE(graded.value().missing.empty());
+    EXPECT_EQ(graded.value().grade.find("dv"), nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace cpscope::tests
