@@ -25,6 +25,7 @@ struct PlainRules {
   bool rounds_each_term = false;     // thd kernels of TE round a term before they add it
   Real scale = 1;
   Real softcap = 0;
+  const PlainFp8* fp8 = nullptr;  // products are rounded to 8 bits
 };
 
 template <class Real>
@@ -41,6 +42,7 @@ PlainRules<Real> plain_rules(const HeadGroup& group) {
       group.hops.adds_in_dtype || group.scenario.batch.qkv_format == QkvFormat::thd;
   rules.scale = static_cast<Real>(logit_scale(attention));
   rules.softcap = static_cast<Real>(attention.softcap);
+  rules.fp8 = group.fp8;
   return rules;
 }
 
@@ -50,6 +52,27 @@ void round_all(Dtype dtype, Eigen::PlainObjectBase<Derived>& values) {
   for (int64_t index = 0; index < values.size(); ++index) {
     data[index] = round_to(dtype, data[index]);
   }
+}
+
+/// Casts to 8 bits and back. Without a scale (0) nothing changes.
+template <class Real>
+void cast_values(Fp8Type type, float scale, int64_t count, Real* values) {
+  if constexpr (std::is_same_v<Real, float>) {
+    if (scale != 0) quantise_all(type, scale, count, values);
+  }
+}
+
+/// mxfp8: in place, in blocks of 32.
+template <class Real>
+void cast_blocks(BlocksAlong along, Rows<Real>& values) {
+  if constexpr (std::is_same_v<Real, float>)
+    quantise_blocks(along, values.rows(), values.cols(), values.data());
+}
+
+/// The rows that are quantised the other way round, if there are any.
+template <class Real>
+const Rows<Real>& turned_or(const Rows<Real>& turned, const Rows<Real>& rows) {
+  return turned.size() > 0 ? turned : rows;
 }
 
 /// Length of contiguous pieces such that `longest` positions overlap as many pieces as the schedule
@@ -64,11 +87,12 @@ template <class Real>
 struct PlainUnit {
   const HeadGroup& group;
   PlainRules<Real> rules;
-  Rows<Real> keys, values;            // keys after RoPE, rounded
-  KeyRun piece_keys;                  // hull of the keys that the current piece of queries sees
-  Rows<Real> piece_dk, piece_dv;      // of that piece, fp32; zero outside the hull
-  Rows<Real> running_dk, running_dv;  // over the pieces so far
-  int32_t pieces = 0;                 // finished so far
+  Rows<Real> keys, values;                // keys after RoPE, rounded
+  KeyRun piece_keys;                      // hull of the keys that the current piece of queries sees
+  Rows<Real> piece_dk, piece_dv;          // of that piece, fp32; zero outside the hull
+  Rows<Real> running_dk, running_dv;      // over the pieces so far
+  int32_t pieces = 0;                     // finished so far
+  Rows<Real> turned_keys, turned_values;  // mxfp8 only, as in PlainFp8
 };
 
 /// A normalised partial result of one hop.
@@ -82,11 +106,12 @@ template <class Real>
 struct PlainBlock {
   RowBlock range;
   int32_t head = 0;
-  Rows<Real> queries, d_out;  // of these rows
-  Rows<Real> logits;          // [rows, keys] scaled and capped
-  Rows<Real> out;             // [rows, head_dim_v] merged and rounded
-  Column<Real> lse;           // [rows] merged, the sink included
-  Column<Real> out_dot;       // [rows] rowsum(d_out * out)
+  Rows<Real> queries, d_out;                // of these rows
+  Rows<Real> logits;                        // [rows, keys] scaled and capped
+  Rows<Real> out;                           // [rows, head_dim_v] merged and rounded
+  Column<Real> lse;                         // [rows] merged, the sink included
+  Column<Real> out_dot;                     // [rows] rowsum(d_out * out)
+  Rows<Real> turned_queries, turned_d_out;  // mxfp8 only
 };
 
 std::span<const KeyRun> runs_of_row(const HeadGroup& group, const RowBlock& range, int64_t row) {
@@ -144,10 +169,16 @@ PlainPartial<Real> compute_partial(const PlainUnit<Real>& unit, const PlainBlock
     partial.lse(row) = row_max + std::log(row_sum);
     sums.max_logit = std::max(sums.max_logit, static_cast<double>(row_max));
   }
-  if (unit.rules.has_narrow_products) round_all<Real>(unit.rules.dtype, weights);
+  const PlainFp8* fp8 = unit.rules.fp8;
+  if (fp8 != nullptr) {
+    cast_values(Fp8Type::e4m3, fp8->weights, weights.size(), weights.data());
+  } else if (unit.rules.has_narrow_products) {
+    round_all<Real>(unit.rules.dtype, weights);
+  }
   partial.out.resize(range.rows(), unit.values.cols());
   partial.out.noalias() = weights * unit.values.middleRows(hop.begin, hop.end - hop.begin);
   partial.out.array().colwise() /= row_sums;
+  if (fp8 != nullptr) cast_values(Fp8Type::e4m3, fp8->out, partial.out.size(), partial.out.data());
   if (unit.rules.merges_in_dtype || unit.group.hops.rounds_partials)
     round_all<Real>(unit.rules.dtype, partial.out);
   return partial;
@@ -315,8 +346,10 @@ void accumulate_dq(const PlainUnit<Real>& unit, const PlainBlock<Real>& block,
     const int64_t count = hop.end - hop.begin;
     Rows<Real> term(range.rows(), unit.keys.cols());
     term.noalias() = d_logits.middleCols(hop.begin - range.key_begin, count) *
-                     unit.keys.middleRows(hop.begin, count);
+                     turned_or(unit.turned_keys, unit.keys).middleRows(hop.begin, count);
     term *= rules.scale;
+    if (rules.fp8 != nullptr)
+      cast_values(rules.fp8->gradients, rules.fp8->dq, term.size(), term.data());
     if (unit.group.hops.rounds_dq) round_all<Real>(rules.dtype, term);
     dq += term;
     const bool leaves_window = ++shares % unit.group.hops.shares_a_rounding == 0;
@@ -338,14 +371,25 @@ void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, Answer& 
   const PlainRules<Real>& rules = unit.rules;
   Rows<Real> weights = compute_weights(unit, block);
   Rows<Real> d_logits(range.rows(), range.keys());
-  d_logits.noalias() =
-      block.d_out * unit.values.middleRows(range.key_begin, range.keys()).transpose();
+  d_logits.noalias() = block.d_out * turned_or(unit.turned_values, unit.values)
+                                         .middleRows(range.key_begin, range.keys())
+                                         .transpose();
   d_logits.array().colwise() -= block.out_dot;
   d_logits.array() *= weights.array();
   if (rules.softcap != Real(0)) {
     d_logits.array() *= Real(1) - (block.logits.array() / rules.softcap).square();
   }
-  if (rules.has_narrow_products) {
+  Rows<Real> turned_d_logits;  // mxfp8: in blocks along queries
+  if (rules.fp8 != nullptr) {
+    cast_values(Fp8Type::e4m3, rules.fp8->weights_back, weights.size(), weights.data());
+    if (rules.fp8->is_mx) {
+      turned_d_logits = d_logits;
+      cast_blocks(BlocksAlong::rows, d_logits);
+      cast_blocks(BlocksAlong::columns, turned_d_logits);
+    } else {
+      cast_values(rules.fp8->gradients, rules.fp8->d_logits, d_logits.size(), d_logits.data());
+    }
+  } else if (rules.has_narrow_products) {
     round_all<Real>(rules.dtype, weights);
     round_all<Real>(rules.dtype, d_logits);
   }
@@ -356,9 +400,10 @@ void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, Answer& 
   touched = {is_first ? range.key_begin : std::min(touched.begin, range.key_begin),
              is_first ? range.key_end : std::max(touched.end, range.key_end)};
   unit.piece_dv.middleRows(range.key_begin, range.keys()).noalias() +=
-      weights.transpose() * block.d_out;
+      weights.transpose() * turned_or(block.turned_d_out, block.d_out);
   unit.piece_dk.middleRows(range.key_begin, range.keys()).noalias() +=
-      rules.scale * d_logits.transpose() * block.queries;
+      rules.scale * turned_or(turned_d_logits, d_logits).transpose() *
+      turned_or(block.turned_queries, block.queries);
 }
 
 /// Computes rowsum(d_out * out), and from it the sink's gradient.
@@ -382,7 +427,7 @@ void turn_and_round(const HeadGroup& group, const RotaryTable& turns, int64_t fi
   if (!turns.is_on()) return;
   for (int64_t row = 0; row < rows.rows(); ++row)
     rotate_row(turns, first_row + row, +1, &rows(row, 0));
-  round_all<Real>(group.scenario.numerics.dtype, rows);
+  if (group.fp8 == nullptr) round_all<Real>(group.scenario.numerics.dtype, rows);
 }
 
 template <class Real>
@@ -404,8 +449,16 @@ void run_rows(PlainUnit<Real>& unit, int32_t head, int64_t begin, int64_t end, H
     run_plain_forward(unit, block, sums, answer);
   }
   if (!group.has_backward()) return;
-  block.d_out = gather_rows<Real>(group.inputs.d_out, group.slot.q_valid_begin(), positions, head);
+  const int64_t first = group.slot.q_valid_begin();
+  const Tensor& d_out = group.fp8 ? group.fp8->d_out_of_delta() : group.inputs.d_out;
+  block.d_out = gather_rows<Real>(d_out, first, positions, head);
   compute_out_dot(unit, block, sums);
+  if (group.fp8 != nullptr && group.fp8->is_mx) {
+    block.d_out = gather_rows<Real>(group.inputs.d_out, first, positions, head);
+    block.turned_d_out = gather_rows<Real>(group.fp8->turned.d_out, first, positions, head);
+    block.turned_queries = gather_rows<Real>(group.fp8->turned.q, first, positions, head);
+    turn_and_round(group, group.part.query_turns, begin, block.turned_queries);
+  }
   run_plain_backward(unit, block, answer);
 }
 
@@ -421,16 +474,18 @@ void finish_piece(PlainUnit<Real>& unit) {
   const auto round_row = [&](Rows<Real>& rows, int64_t key) {
     for (Real& value : rows.row(key)) value = round_to(rules.dtype, value);
   };
-  const auto add = [&](Rows<Real>& piece, Rows<Real>& running) {
+  const auto add = [&](Rows<Real>& piece, Rows<Real>& running, float PlainFp8::*scale) {
     for (int64_t key = unit.piece_keys.begin; key < unit.piece_keys.end; ++key) {
+      if (rules.fp8 != nullptr)
+        cast_values(rules.fp8->gradients, rules.fp8->*scale, piece.cols(), &piece(key, 0));
       if (rounds_share) round_row(piece, key);
       running.row(key) += piece.row(key);
       piece.row(key).setZero();
       if (rounds_sum) round_row(running, key);
     }
   };
-  add(unit.piece_dk, unit.running_dk);
-  add(unit.piece_dv, unit.running_dv);
+  add(unit.piece_dk, unit.running_dk, &PlainFp8::dk);
+  add(unit.piece_dv, unit.running_dv, &PlainFp8::dv);
   unit.piece_keys = {};
 }
 
@@ -490,10 +545,16 @@ void write_key_gradients(PlainUnit<Real>& unit, Answer& answer) {
 template <class Real>
 PlainUnit<Real> start_unit(const HeadGroup& group) {
   const int64_t first_key = group.slot.kv_valid_begin();
-  PlainUnit<Real> unit{group, plain_rules<Real>(group), {}, {}, {}, {}, {}, {}, {}, 0};
+  PlainUnit<Real> unit{group, plain_rules<Real>(group), {}, {}, {}, {}, {}, {}, {}, 0, {}, {}};
   unit.keys = gather_rows<Real>(group.inputs.k, first_key, group.part.keys, group.kv_head);
   unit.values = gather_rows<Real>(group.inputs.v, first_key, group.part.keys, group.kv_head);
   turn_and_round(group, group.part.key_turns, 0, unit.keys);
+  if (group.fp8 != nullptr && group.fp8->is_mx && group.has_backward()) {
+    const RunInputs& turned = group.fp8->turned;
+    unit.turned_keys = gather_rows<Real>(turned.k, first_key, group.part.keys, group.kv_head);
+    unit.turned_values = gather_rows<Real>(turned.v, first_key, group.part.keys, group.kv_head);
+    turn_and_round(group, group.part.key_turns, 0, unit.turned_keys);
+  }
   if (group.has_key_gradients()) {
     unit.piece_dk.setZero(unit.keys.rows(), unit.keys.cols());
     unit.piece_dv.setZero(unit.values.rows(), unit.values.cols());

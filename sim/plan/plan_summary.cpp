@@ -156,9 +156,10 @@ int64_t necessary_kv_bytes(const Plan& plan,
     remote[rank] = remote_keys(plan, united(std::move(seen)), rank);
   });
   const Attention& attention = plan.scenario.attention;
+  TransferItem row;
+  row.payload = Payload::kv;
   return std::accumulate(remote.begin(), remote.end(), int64_t{0}) * attention.kv_heads *
-         (attention.head_dim_qk + attention.head_dim_v) *
-         element_bytes(plan.scenario.numerics.dtype);
+         (attention.head_dim_qk + attention.head_dim_v) * wire_element_bytes(row, plan.scenario);
 }
 
 PlanSummary summarise(const Plan& plan) {
@@ -189,6 +190,10 @@ PlanSummary summarise(const Plan& plan) {
   }
   sum_bytes(plan, plan.forward, summary.forward_bytes, summary.forward_small_bytes);
   sum_bytes(plan, plan.backward, summary.backward_bytes, summary.backward_small_bytes);
+  for (int64_t& bytes : summary.forward_small_bytes)
+    bytes += scale_bytes(plan.scenario, Direction::forward);
+  for (int64_t& bytes : summary.backward_small_bytes)
+    bytes += scale_bytes(plan.scenario, Direction::backward);
   for (const TransferItem& item : plan.forward.transfers)
     summary.kv_bytes_moved += item.payload == Payload::kv ? item.bytes : 0;
   summary.kv_bytes_necessary = necessary_kv_bytes(plan);

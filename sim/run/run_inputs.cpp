@@ -1,6 +1,7 @@
 #include "sim/run/run_inputs.h"
 
 #include "sim/base/parallel.h"
+#include "sim/run/fp8_history.h"
 
 #include <algorithm>
 #include <limits>
@@ -81,6 +82,7 @@ RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, boo
     inputs.d_out = make_run_input(scenario, slots, InputTensor::d_out, poison);
   if (scenario.attention.softmax_type == SoftmaxType::learnable)
     inputs.sink = sink_logits(scenario.numerics, scenario.attention.heads);
+  inputs.fp8 = history_before(scenario, slots);
   return inputs;
 }
 

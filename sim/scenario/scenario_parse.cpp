@@ -260,7 +260,11 @@ void refuse_unfinished(const ScenarioTables& tables, const Scenario& scenario) {
   refuse(attention.bias != BiasShape::none, tables.attention, "bias", "Attention bias");
   refuse(attention.dropout > 0, tables.attention, "dropout", "Dropout");
   refuse(attention.latent_dim > 0, tables.attention, "latent_dim", "Latent attention");
-  refuse(scenario.numerics.fp8.has_value(), tables.numerics, "dtype", "FP8");
+  if (!scenario.numerics.fp8) return;
+  refuse(attention.alibi, tables.attention, "alibi", "ALiBi with dtype fp8");
+  refuse(attention.bias != BiasShape::none, tables.attention, "bias", "bias with dtype fp8");
+  refuse(attention.dropout > 0, tables.attention, "dropout", "dropout with dtype fp8");
+  refuse(attention.latent_dim > 0, tables.attention, "latent_dim", "latent_dim with dtype fp8");
 }
 
 ScenarioTables open_tables(const TomlValue& root, Complaints& complaints, ScenarioOrigin origin,

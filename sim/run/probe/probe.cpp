@@ -305,6 +305,7 @@ Scenario probe_scenario(const Scenario& scenario) {
   Scenario probe = scenario;
   probe.numerics.backward = false;
   probe.numerics.accumulate = Accumulate::fp32;
+  probe.numerics.fp8.reset();
   return probe;
 }
 
