@@ -44,6 +44,11 @@ void FaultySeam<T>::after_load() {
   if (makes(Mistake::local_positions)) rotate_by_local_rows(false);
   if (makes(Mistake::second_half_follows_on)) rotate_by_local_rows(true);
   if (makes(Mistake::heads_in_stage_order)) load_heads_of_stages();
+  if (!parts_.plan.scenario.numerics.fp8) record_load();
+}
+
+template <class T>
+void FaultySeam<T>::record_load() {
   record_frame(Direction::forward, -1, StepId{0}, StageKind::transfer);
 }
 
@@ -64,6 +69,7 @@ void FaultySeam<T>::change_rules(QuantisedRules& rules) {
 template <class T>
 void FaultySeam<T>::after_quantising(const QuantisedRules& rules) {
   descales_ = rules.descales;
+  record_load();
 }
 
 template <class T>

@@ -61,6 +61,7 @@ class FaultySeam {
   void merge_out_wrongly(const MergeItem& item);
 
   // Recording of the trace.
+  void record_load();
   void record_frame(Direction direction, int64_t index, StepId step, StageKind kind);
   void record_work(const Pass& pass, const Stage& stage, Direction direction);
   std::vector<uint64_t> fingerprint(BufferId id) const;

@@ -4,6 +4,7 @@
 
 #include "sim/faults/fault.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,10 @@ std::vector<Fault> hand_over_faults();  // inputs: rows, orders, positions
 std::vector<Fault> executor_faults();   // walker: a wrong computation
 std::vector<Fault> message_faults();    // message order and matching
 std::vector<Fault> partial_faults();    // plans: results that other ranks merge
+std::vector<Fault> fp8_faults();        // dtype fp8: scales and casts
+
+/// Shares of all blocks that a rank computed with are added on that rank and stay there.
+std::optional<PlantedFault> plant_dkv_summed_at_home(const Plan& healthy);
 
 /// Short form for planters.
 FaultSite forward_site(StageKind kind, RankId rank, StepId step, int64_t item);

@@ -256,6 +256,18 @@ void roll_pad_side(uint64_t seed, Batch& batch) {
   if (Dice(seed ^ 0x1ef75a9d).chance(25)) batch.pad_side = PadSide::left;
 }
 
+/// Draws of its own, for the same reason.
+void roll_fp8(uint64_t seed, Scenario& scenario) {
+  Dice dice(seed ^ 0xf8f8);
+  Fp8 fp8;
+  fp8.recipe = dice.pick({Fp8Recipe::current, Fp8Recipe::delayed, Fp8Recipe::mxfp8});
+  fp8.format = dice.pick({Fp8Format::hybrid, Fp8Format::e4m3});
+  fp8.kv_wire = fp8.recipe == Fp8Recipe::mxfp8 ? Fp8KvWire::bf16
+                                               : dice.pick({Fp8KvWire::fp8, Fp8KvWire::bf16});
+  scenario.numerics.dtype = Dtype::bf16;
+  scenario.numerics.fp8 = fp8;
+}
+
 }  // namespace
 
 Parallel random_parallel(uint64_t seed, const RandomSpace& space, const Attention& attention) {
@@ -290,6 +302,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   if (space.moves_queries)
     roll_moving_queries(seed, space, scenario.attention.heads, scenario.parallel);
   roll_stages(seed, space, scenario.parallel);
+  if (space.has_fp8) roll_fp8(seed, scenario);
   return scenario;
 }
 
