@@ -48,6 +48,28 @@ class Editor {
     finish(key);
   }
 
+  /// dtype, of which fp8 is a choice that leaves inputs and answers in bf16.
+  void dtype(const char* tip) {
+    constexpr const char* kKey = "numerics.dtype";
+    Numerics& numerics = scenario_.numerics;
+    begin("dtype", tip);
+    const std::string now(numerics.fp8 ? "fp8" : to_name(numerics.dtype));
+    if (ImGui::BeginCombo(id(kKey).c_str(), now.c_str())) {
+      const auto offer = [&](const std::string& name, Dtype of_answers, bool is_fp8) {
+        if (ImGui::Selectable(name.c_str(), name == now) && name != now) {
+          numerics.dtype = of_answers;
+          numerics.fp8 = is_fp8 ? std::optional(Fp8{}) : std::nullopt;
+          changed(kKey, true);
+        }
+        name_item(ui_, "edit/" + std::string(kKey) + "/" + name);
+      };
+      for (const Dtype one : kDtypes) offer(std::string(to_name(one)), one, false);
+      offer("fp8", Dtype::bf16, true);
+      ImGui::EndCombo();
+    }
+    finish(kKey);
+  }
+
   template <class Int>
   void number(const char* label, const char* key, Int& value, Int step, const char* tip) {
     begin(label, tip);
@@ -189,8 +211,8 @@ void edit_parallel(Ui& ui, Editor& editor) {
     editor.choice("backward ring", "parallel.ring_backward", parallel.ring_backward, kRingBackwards,
                   "What travels in the backward: keys and values, or queries");
   if (may_replicate_keys(parallel.comm_type))
-    editor.number<int64_t>("shared keys", "parallel.kv_replicated", parallel.kv_replicated,
-                           16, "The first keys of each sequence that every rank holds");
+    editor.number<int64_t>("shared keys", "parallel.kv_replicated", parallel.kv_replicated, 16,
+                           "The first keys of each sequence that every rank holds");
   if (parallel.comm_type == CommType::gather_q)
     editor.choice("combine", "parallel.combine", parallel.combine, kCombines,
                   "Results are merged by the owners of the queries, or scaled first and added");
@@ -266,7 +288,13 @@ void edit_heads(Editor& editor) {
 void edit_numerics(Editor& editor) {
   Numerics& numerics = editor.scenario().numerics;
   editor.heading("NUMERICS");
-  editor.choice("dtype", "numerics.dtype", numerics.dtype, kDtypes, "Of inputs and answers");
+  editor.dtype("Of inputs and answers; fp8: these are bf16, attention is computed in 8 bits");
+  if (numerics.fp8) {
+    editor.choice("recipe", "fp8.recipe", numerics.fp8->recipe, kFp8Recipes,
+                  "When the scales of 8-bit values are found, and for how many values");
+    editor.choice("format", "fp8.format", numerics.fp8->format, kFp8Formats,
+                  "hybrid: E4M3 forward, E5M2 gradients");
+  }
   editor.flag("backward", "numerics.backward", numerics.backward, "Also dQ, dK and dV");
   editor.choice("dKV wire", "numerics.dkv_wire", numerics.dkv_wire, kWireFormats,
                 "dtype of dK and dV on the wire");

@@ -324,7 +324,8 @@ Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& clu
   const Result<const KernelCost*> kernels = find_kernel_cost(*stack.value(), scenario);
   if (!kernels) return kernels.error();
   if (const auto error = refuse_small_cluster(scenario, cluster)) return *error;
-  Candidates result{cluster.name, stack.value()->name, cluster.device.memory_gib, {}, -1, -1};
+  Candidates result{cluster.name, stack.value()->name,    cluster.device.memory_gib, {}, -1,
+                    -1,           note_on_times(scenario)};
   for (const Parallel& parallel :
        list_candidates(scenario, options.dispatch_chunks, windows_of(scenario, cluster))) {
     Candidate candidate;

@@ -53,6 +53,7 @@ struct Candidates {
   std::vector<Candidate> candidates;  // those that are possible, fastest first; then the refused
   int64_t best = -1;                  // fastest that can_be_best; -1: none
   int64_t own = -1;                   // the scenario's own
+  std::string note = {};              // note_on_times
 };
 
 struct CandidateOptions {

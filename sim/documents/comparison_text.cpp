@@ -123,6 +123,7 @@ void write_comparison_text(const Candidates& comparison, bool is_full, std::ostr
     if (!c.refusal.empty()) out << fmt::format("  {:<33} {}\n", c.name, c.refusal);
   }
   out << recommend(comparison) << '\n';
+  if (!comparison.note.empty()) out << "note: " << comparison.note << '\n';
 }
 
 std::string comparison_json(const Candidates& comparison) {
@@ -135,6 +136,7 @@ std::string comparison_json(const Candidates& comparison) {
     rows.push_back(candidate_json(comparison.candidates[i], is_the_best(comparison, i)));
   json["candidates"] = std::move(rows);
   json["recommendation"] = recommend(comparison);
+  if (!comparison.note.empty()) json["note"] = comparison.note;
   return print_json(json);
 }
 

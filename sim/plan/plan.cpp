@@ -96,7 +96,7 @@ Dtype wire_dtype(const TransferItem& item, const Numerics& numerics) {
 
 bool sends_fp8(const TransferItem& item, const Scenario& scenario) {
   const std::optional<Fp8>& fp8 = scenario.numerics.fp8;
-  if (!fp8 || fp8->kv_wire == Fp8KvWire::bf16) return false;
+  if (!fp8 || fp8->recipe == Fp8Recipe::mxfp8 || fp8->kv_wire == Fp8KvWire::bf16) return false;
   if (has_head_groups(scenario.parallel.comm_type) && item.link == LinkClass::group) return false;
   return item.payload == Payload::q || item.payload == Payload::kv ||
          item.payload == Payload::d_out;

@@ -28,7 +28,9 @@ struct Sizes {
     element = element_bytes(p.scenario.numerics.dtype);
     wire = element_bytes(dkv_wire_dtype(p.scenario.numerics));
     const std::optional<Fp8>& fp8 = p.scenario.numerics.fp8;
-    input = fp8 && fp8->kv_wire == Fp8KvWire::fp8 ? 1 : element;
+    const bool is_narrow =
+        fp8 && fp8->recipe != Fp8Recipe::mxfp8 && fp8->kv_wire == Fp8KvWire::fp8;
+    input = is_narrow ? 1 : element;
     exchanged = has_head_groups(p.scenario.parallel.comm_type) ? element : input;
     heads = attention.heads;
     kv_heads = attention.kv_heads;

@@ -232,9 +232,6 @@ TEST(ScenarioFile, RefusesByNameWhatIsNotComputedYet) {
     expect_contains(parse_invalid(text, ErrorKind::refused), reason);
   };
   ScenarioText text;
-  text.numerics = "dtype = \"fp8\"\n";
-  refuse(text, "lesson.toml:10:9: FP8 is not supported");
-  text.numerics = "";
   for (const auto& [line, reason] :
        {std::pair{"alibi = true", "ALiBi is not supported"},
         std::pair{"bias = \"1hss\"", "Attention bias is not supported"},
@@ -243,14 +240,36 @@ TEST(ScenarioFile, RefusesByNameWhatIsNotComputedYet) {
     text = {};
     text.attention += std::string(line) + "\n";
     refuse(text, reason);
+    text.numerics = "dtype = \"fp8\"\n";
+    refuse(text, "with dtype fp8 is not supported");
+  }
+}
+
+TEST(ScenarioFile, ReadsFp8AsADtypeWithATableOfItsOwn) {
+  ScenarioText text;
+  text.numerics = "dtype = \"fp8\"\n";
+  const Numerics plain = parse_valid(text).numerics;
+  EXPECT_EQ(plain.dtype, Dtype::bf16);
+  ASSERT_TRUE(plain.fp8);
+  EXPECT_EQ(*plain.fp8, Fp8{});
+  text.numerics += "[fp8]\nrecipe = \"mxfp8\"\nkv_wire = \"fp8\"\n";
+  EXPECT_EQ(parse_valid(text).numerics.fp8->kv_wire, Fp8KvWire::bf16);
+  for (const auto& [line, hint] :
+       {std::pair{"dtype = \"e4m3\"", "use dtype = \"fp8\""},
+        std::pair{"fp8_dpa = true", "use dtype = \"fp8\""},
+        std::pair{"fp8_recipe = \"delayed\"", "use recipe = \"delayed\" in [fp8]"},
+        std::pair{"fp8_format = \"hybrid\"", "use format = \"hybrid\" in [fp8]"}}) {
+    text.numerics = std::string(line) + "\n";
+    expect_contains(parse_invalid(text), hint);
   }
 }
 
 TEST(ScenarioFile, IsBadInputWhenOnlyPartOfItIsRefused) {
   ScenarioText text;
-  text.numerics = "dtype = \"fp8\"\nseed = -1\n";
+  text.attention += "alibi = true\n";
+  text.numerics = "seed = -1\n";
   const std::string message = parse_invalid(text, ErrorKind::bad_input);
-  expect_contains(message, "FP8");
+  expect_contains(message, "ALiBi");
   expect_contains(message, "numerics.seed");
 }
 
