@@ -179,13 +179,12 @@ class Walk {
   void run_stage(const Pass& pass, const Stage& stage) {
     switch (stage.kind) {
       case StageKind::transfer:
+        settle_senders(pass, stage);
         // Additions into one buffer follow item order.
         run_grouped(
             stage, [&](int64_t i) { return to_index(pass.transfers[i].dst); },
             [&](int64_t i) {
               const TransferItem& item = pass.transfers[i];
-              if (item.payload == Payload::partial || item.landing == Landing::add)
-                merger_.settle(item.from);
               if (!replaces(item)) move_rows(plan_, item, memory_);
             });
         break;
@@ -219,6 +218,19 @@ class Walk {
                     });
         break;
     }
+  }
+
+  /// Partial results that are kept are added up before any rank takes some of their rows: several
+  /// transfers of a stage may send from one buffer.
+  void settle_senders(const Pass& pass, const Stage& stage) {
+    if (!merger_.keeps_partials()) return;
+    std::set<BufferId> senders;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const TransferItem& item = pass.transfers[i];
+      if (item.payload == Payload::partial || item.landing == Landing::add)
+        senders.insert(item.from);
+    }
+    for (const BufferId id : senders) merger_.settle(id);
   }
 
   /// True if the seam has run this item itself.

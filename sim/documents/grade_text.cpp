@@ -38,11 +38,12 @@ void write_grade_table(const Grade& grade, std::ostream& out) {
   for (const TensorGrade& tensor : grade.tensors) {
     if (!tensor.parted) continue;
     const TensorGrade::Parted& parted = *tensor.parted;
-    out << fmt::format(
-        "{:<10} {:>11.3e} of it by quantised inputs, {:>11.3e} apart from exact attention of "
-        "these{}\n",
-        tensor.name, parted.format, without_sign(parted.implementation),
-        parted.is_judged ? ", which is what is judged" : "");
+    out << fmt::format("{:<10} {:>11.3e} by quantised inputs alone", tensor.name, parted.format);
+    if (parted.knows_scales)
+      out << fmt::format(", {:.3e} apart from exact attention of these{}",
+                         without_sign(parted.implementation),
+                         parted.is_judged ? ", which is what is judged" : "");
+    out << '\n';
   }
   for (const Cause& cause : grade.causes) out << "cause: " << describe(cause) << '\n';
   for (const std::string& common : grade.common) out << "note: " << common << '\n';

@@ -270,7 +270,8 @@ Json grade_json(const Grade& grade, const std::string& executor, uint64_t plan_h
     entry["budget"] = finite_or_null(tensor.budget);
     if (tensor.parted) {
       entry["format_rel_l2"] = finite_or_null(tensor.parted->format);
-      entry["implementation_rel_l2"] = finite_or_null(tensor.parted->implementation);
+      if (tensor.parted->knows_scales)
+        entry["implementation_rel_l2"] = finite_or_null(tensor.parted->implementation);
     }
     entry["nan"] = tensor.nan;
     entry["infinite"] = tensor.infinite;

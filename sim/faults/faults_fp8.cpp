@@ -4,12 +4,14 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace cpscope {
 namespace {
 
 /// dtype fp8 with a recipe.
-std::string fp8_of(const std::string& recipe) {
-  return "dtype = \"fp8\"\nseed = 3\n[fp8]\nrecipe = \"" + recipe + "\"";
+std::string fp8_of(const std::string& recipe, int seed = 3) {
+  return fmt::format("dtype = \"fp8\"\nseed = {}\n[fp8]\nrecipe = \"{}\"", seed, recipe);
 }
 
 constexpr const char* kFp8Heads = "heads = 2\nkv_heads = 1\nhead_dim = 64";
@@ -49,7 +51,7 @@ std::optional<PlantedFault> plant_key_scales(const Plan& healthy) {
 std::optional<PlantedFault> plant_scale_for_descale(const Plan& healthy) {
   const auto& items = healthy.forward.transfers;
   const auto index = find_item(items, [](const TransferItem& item) {
-    return item.payload == Payload::kv && item.link != LinkClass::self;
+    return item.payload == Payload::kv && item.link != LinkClass::self && item.dst == RankId{0};
   });
   if (!index || !healthy.scenario.numerics.fp8) return std::nullopt;
   const TransferItem& item = items[static_cast<size_t>(*index)];
@@ -137,7 +139,11 @@ std::vector<Fault> fp8_faults() {
        .source = "NVIDIA/TransformerEngine, context_parallel.py: amax over cp_group[0]",
        .wild = "In a2a+p2p the amax is reduced over the all-to-all group alone, and the ring "
                "carries raw bytes between groups. Read in the source, not run.",
-       .scenario = text("current", groups, "lengths = [24]"),
+       // The second group has 1.46 times the amax of the first.
+       .scenario = scenario_text({.batch = "lengths = [16]",
+                                  .parallel = groups,
+                                  .numerics = fp8_of("current", 302),
+                                  .heads = kFp8Heads}),
        .blind = BlindScenario{text("current", ring), "all ranks agree on one scale"},
        .plant = plant_receivers_scale},
       {.name = "fp8_key_scales_of_values",

@@ -189,6 +189,10 @@ std::vector<std::string> list_unused_keys(const ScenarioTables& tables, const Sc
     unused.note(tables.fp8, key, numerics.fp8.has_value(),
                 fmt::format("dtype {}", to_name(numerics.dtype)));
   }
+  for (const std::string_view key : {"format", "kv_wire"}) {
+    unused.note(tables.fp8, key, !numerics.fp8 || numerics.fp8->recipe != Fp8Recipe::mxfp8,
+                "recipe mxfp8");
+  }
   return unused.sentences;
 }
 

@@ -109,8 +109,8 @@ Result<std::optional<Explanation>> find_shares_kept(const Toolbox& toolbox, cons
                   [](const WrongTensor& one) { return one.name == "dk" || one.name == "dv"; });
   const bool is_ring = plan.scenario.parallel.comm_type == CommType::p2p ||
                        plan.scenario.parallel.comm_type == CommType::double_ring;
-  if (!plan.scenario.numerics.fp8 || !has_wrong_keys || !is_ring || plan.layout.cp_size == 1 || search.rows != nullptr ||
-      is_too_much(plan))
+  if (!plan.scenario.numerics.fp8 || !has_wrong_keys || !is_ring || plan.layout.cp_size == 1 ||
+      search.rows != nullptr || is_too_much(plan))
     return std::optional<Explanation>();
   const TokenPlaces &keys = maker.keys(), &queries = maker.queries();
   JudgedRows pairs;

@@ -20,7 +20,8 @@ Result<std::optional<Explanation>> find_stale_scale(const Toolbox& toolbox, cons
 
 /// dk and dv of the blocks that a rank has computed with, added up on this rank as if they were its
 /// own: the shares of the other ranks' queries are missing, and those of their keys surplus
-/// (TransformerEngine's FP8 ring). Only dtype fp8 where keys travel round a ring. Errors: cancelled.
+/// (TransformerEngine's FP8 ring). Only dtype fp8 where keys travel round a ring. Errors:
+/// cancelled.
 Result<std::optional<Explanation>> find_shares_kept(const Toolbox& toolbox, const Plan& plan,
                                                     const RunInputs& inputs,
                                                     const CauseSearch& search,

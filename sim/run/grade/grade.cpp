@@ -192,8 +192,8 @@ class AnswerGrader {
         dtype_(plan.scenario.numerics.dtype),
         leaves_out_absent_(options.leaves_out_absent),
         knows_quantised_(!verdict.of_quantised.out.values.empty()),
-        judges_quantised_(knows_quantised_ && attention_.rope_theta == 0 &&
-                          !options.has_unknown_scales),
+        knows_scales_(!options.has_unknown_scales),
+        judges_quantised_(knows_quantised_ && knows_scales_ && attention_.rope_theta == 0),
         budgets_(options.budgets),
         inputs_(inputs),
         verdict_(verdict),
@@ -328,6 +328,7 @@ class AnswerGrader {
       grade->parted = {
           .format = distance((quantised.*tensor).values, (exact.*tensor).values),
           .implementation = distance((seen.*tensor).values, (quantised.*tensor).values),
+          .knows_scales = knows_scales_,
           .is_judged = tensor == &Answer::lse && judges_quantised_};
     }
   }
@@ -420,7 +421,8 @@ class AnswerGrader {
   const Attention& attention_;
   const Dtype dtype_;
   const bool leaves_out_absent_;
-  const bool knows_quantised_;   // dtype fp8: the exact answer of the quantised inputs is there
+  const bool knows_quantised_;  // dtype fp8: the exact answer of the quantised inputs is there
+  const bool knows_scales_;
   const bool judges_quantised_;  // and is the truth for lse and max_logit
   const std::vector<WidenedBudget> budgets_;
   const RunInputs& inputs_;

@@ -101,7 +101,8 @@ bool can_hide_shares(const Plan& plan) {
   const Numerics& numerics = plan.scenario.numerics;
   const bool is_narrow = numerics.dtype == Dtype::bf16 || numerics.dtype == Dtype::fp16;
   // Casts to 8 bits make errors that follow the shares.
-  if (!numerics.backward || !is_narrow || numerics.fp8 || numerics.dkv_wire != WireFormat::dtype) return false;
+  if (!numerics.backward || !is_narrow || numerics.fp8 || numerics.dkv_wire != WireFormat::dtype)
+    return false;
   const Hops hops = count_hops(plan);
   return hops.rounds_running_sum && hops.shares >= kHopsThatHide;
 }

@@ -63,8 +63,8 @@ struct TensorGrade {
   /// |seen - exact of the quantised inputs| over the latter, that of the implementation.
   struct Parted {
     double format = 0.0, implementation = 0.0;
-    bool is_judged =
-        false;  // rel_l2 is the implementation's, because the tensor has no other error
+    bool knows_scales = true;  // false: the inputs may have been quantised with other scales
+    bool is_judged = false;    // rel_l2 is the implementation's: the tensor has no other error
   };
   std::optional<Parted> parted = std::nullopt;
   bool is_widened = false;  // the caller's budget is used, which is wider than the earned one
