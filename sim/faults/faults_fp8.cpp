@@ -151,7 +151,7 @@ std::vector<Fault> fp8_faults() {
        .place = FaultPlace::executor,
        .detector = Detector::output,
        .source = "arXiv:2407.08608, sec. 3.3: a scale each for q, k and v",
-       .wild = "A kernel multiplies v with the descale of k; with equal scales nobody sees it.",
+       .wild = "A kernel multiplies v with the descale of k; with equal scales nothing shows it.",
        .scenario = text("mxfp8", ring),
        .blind = other_dtype,
        .plant = plant_key_scales},

@@ -12,7 +12,7 @@ namespace cpscope::tests {
 namespace {
 
 /// The grade of a record (tests/records/README.md) under a scenario.
-ForeignGrade grade_of(const std::string& name, const std::string& scenario) {
+ForeignGrade grade_under(const std::string& name, const std::string& scenario) {
   const Result<LoadedScenario> loaded = parse_scenario(scenario, "te.toml");
   const CheckedPlan plan = plan_scenario(loaded.value()).value();
   Result<RunRecord> record = read_record(std::string(CPSCOPE_RECORDS) + "/" + name + ".safetensors",
@@ -25,20 +25,20 @@ ForeignGrade grade_of(const std::string& name, const std::string& scenario) {
 }
 
 ForeignGrade grade_of_record(const std::string& name) {
-  return grade_of(name,
-                  "schema = 1\n[attention]\nheads = 4\nkv_heads = 2\nhead_dim = 64\n"
-                  "attn_mask_type = \"padding_causal\"\n[batch]\nlengths = [251, 37, 509, 3]\n"
-                  "slots = [252, 40, 512, 4]\n[parallel]\ncp_size = 2\n");
+  return grade_under(name,
+                     "schema = 1\n[attention]\nheads = 4\nkv_heads = 2\nhead_dim = 64\n"
+                     "attn_mask_type = \"padding_causal\"\n[batch]\nlengths = [251, 37, 509, 3]\n"
+                     "slots = [252, 40, 512, 4]\n[parallel]\ncp_size = 2\n");
 }
 
 /// One head of 1024 tokens in bshd, causal, on two ranks. A ring also for the all-to-all, which has
 /// no head for the second rank: that changes no exact answer.
 ForeignGrade grade_of_fp8(const std::string& name, const std::string& numerics) {
-  return grade_of(name,
-                  "schema = 1\n[attention]\nheads = 1\nhead_dim = 128\n[batch]\n"
-                  "qkv_format = \"bshd\"\nbatch_size = 1\nseqlen = 1024\n[parallel]\n"
-                  "cp_size = 2\n[numerics]\n" +
-                      numerics);
+  return grade_under(name,
+                     "schema = 1\n[attention]\nheads = 1\nhead_dim = 128\n[batch]\n"
+                     "qkv_format = \"bshd\"\nbatch_size = 1\nseqlen = 1024\n[parallel]\n"
+                     "cp_size = 2\n[numerics]\n" +
+                         numerics);
 }
 
 constexpr const char* kDelayed = "dtype = \"fp8\"\n[fp8]\nrecipe = \"delayed\"\n";
