@@ -84,7 +84,7 @@ TEST(Fp8Attention, PartsTheErrorOfTheFormatFromThatOfTheImplementation) {
       EXPECT_TRUE(tensor.parted->is_judged);
       EXPECT_GT(tensor.parted->format, 1e-3);
       EXPECT_LT(tensor.parted->implementation, 1e-6);
-      EXPECT_LT(tensor.budget, 1e-5);
+      EXPECT_LT(tensor.budget, 1e-4);
       continue;
     }
     // Both errors are independent: their squares add up to that of the whole.
