@@ -53,7 +53,7 @@ class Editor {
     constexpr const char* kKey = "numerics.dtype";
     Numerics& numerics = scenario_.numerics;
     begin("dtype", tip);
-    const std::string now(numerics.fp8 ? "fp8" : to_name(numerics.dtype));
+    const std::string now(dtype_name(numerics));
     if (ImGui::BeginCombo(id(kKey).c_str(), now.c_str())) {
       const auto offer = [&](const std::string& name, Dtype of_answers, bool is_fp8) {
         if (ImGui::Selectable(name.c_str(), name == now) && name != now) {

@@ -308,7 +308,7 @@ void add(FuzzReport& report, const Scenario& scenario, const FuzzResult& result)
   }
   if (result.finding) return;
   ++report.passed;
-  const std::string dtype(to_name(scenario.numerics.dtype));
+  const std::string dtype(dtype_name(scenario.numerics));
   auto& counts = report.passed_by_dtype;
   const auto found =
       std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.first == dtype; });
