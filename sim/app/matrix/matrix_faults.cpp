@@ -247,8 +247,14 @@ std::optional<CellFault> break_gradient(const Plan& healthy, const Visibility& v
   }
   if (places.empty()) return std::nullopt;
   CellFault fault{FaultKind::gradient, "", healthy};
-  const int64_t index = pick(places, variant);
   std::vector<TransferItem>& sent = fault.plan.backward.transfers;
+  const auto step_of_place = [&](int64_t i) { return sent[static_cast<size_t>(i)].step; };
+  int64_t index = pick(places, variant);
+  // A sum that goes round a ring has most shares at the end.
+  if (healthy.scenario.numerics.fp8 && is_hop_of_ring(sent[static_cast<size_t>(index)]))
+    index = *std::max_element(places.begin(), places.end(), [&](int64_t a, int64_t b) {
+      return step_of_place(a) < step_of_place(b);
+    });
   const TransferItem lost = sent[static_cast<size_t>(index)];
   const auto is_share_of_dq = [&](const TransferItem& item) {
     return item.payload == Payload::dq && item.landing == Landing::add && item.src != item.dst &&
