@@ -218,8 +218,8 @@ std::vector<Fault> fp8_faults() {
        .detector = Detector::gradient,
        .source = "arXiv:2209.05433: E5M2 for gradients",
        .wild = "dS of long rows is smaller than E4M3's least value.",
-       .scenario = text("current", "cp_size = 2", "lengths = [8]\nkv_lengths = [65536]",
-                        "attn_mask_type = \"no_mask\"", "heads = 1\nhead_dim = 16"),
+       .scenario = text("current", "cp_size = 1", "lengths = [8]\nkv_lengths = [32768]",
+                        "attn_mask_type = \"no_mask\"", "heads = 1\nhead_dim = 64"),
        .blind = other_dtype,
        .plant = plant_gradients_in_e4m3},
   };

@@ -247,24 +247,25 @@ std::optional<CellFault> break_gradient(const Plan& healthy, const Visibility& v
   }
   if (places.empty()) return std::nullopt;
   CellFault fault{FaultKind::gradient, "", healthy};
+  const int64_t index = pick(places, variant);
   std::vector<TransferItem>& sent = fault.plan.backward.transfers;
-  const auto step_of_place = [&](int64_t i) { return sent[static_cast<size_t>(i)].step; };
-  int64_t index = pick(places, variant);
-  // A sum that goes round a ring has most shares at the end.
-  if (healthy.scenario.numerics.fp8 && is_hop_of_ring(sent[static_cast<size_t>(index)]))
-    index = *std::max_element(places.begin(), places.end(), [&](int64_t a, int64_t b) {
-      return step_of_place(a) < step_of_place(b);
-    });
   const TransferItem lost = sent[static_cast<size_t>(index)];
-  const auto is_share_of_dq = [&](const TransferItem& item) {
-    return item.payload == Payload::dq && item.landing == Landing::add && item.src != item.dst &&
-           item.dst == lost.dst;
-  };
-  if (healthy.scenario.numerics.fp8 && is_share_of_dq(lost)) {
-    // In 8 bits one share of several may drown in the rounding: there all that a rank gets go.
-    fault.what = fmt::format("the dQ shares to rank {} are lost", to_index(lost.dst));
+  if (healthy.scenario.numerics.fp8 && lost.payload == Payload::dq) {
+    // In 8 bits one share of several may drown in the rounding: there all that a rank is sent go,
+    // or, where sums go round a ring, the last hop of all sums.
+    StepId last{0};
+    for (const TransferItem& item : sent)
+      if (item.payload == Payload::dq && is_hop_of_ring(item)) last = std::max(last, item.step);
+    const auto goes = [&](const TransferItem& item) {
+      if (item.payload != Payload::dq || item.src == item.dst) return false;
+      return is_hop_of_ring(lost) ? is_hop_of_ring(item) && item.step == last
+                                  : item.landing == Landing::add && item.dst == lost.dst;
+    };
+    fault.what = is_hop_of_ring(lost)
+                     ? fmt::format("the sums of dQ that travel in step {} are lost", to_index(last))
+                     : fmt::format("the dQ shares to rank {} are lost", to_index(lost.dst));
     for (int64_t i = std::ssize(sent); i-- > 0;) {
-      if (is_share_of_dq(sent[static_cast<size_t>(i)]))
+      if (goes(sent[static_cast<size_t>(i)]))
         drop_item(fault.plan.backward, sent, StageKind::transfer, i);
     }
     return fault;
