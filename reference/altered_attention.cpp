@@ -66,16 +66,20 @@ void turn(double theta, int64_t position, int direction, double* row, int64_t la
   rotate_row(make_rotary_table(theta, static_cast<int32_t>(lanes), {position}), 0, direction, row);
 }
 
-/// A logit after the cap, and its derivative by q.k.
+/// A complete logit, and its derivative by q.k.
 struct Logit {
   double value, slope;
 };
 
-Logit logit_of(const AlteredAttention& altered, double product) {
+Logit logit_of(const AlteredAttention& altered, double product, double added) {
   const double value = altered.scale * product;
-  if (altered.softcap == 0.0) return {value, altered.scale};
+  if (altered.softcap == 0.0) return {value + added, altered.scale};
   const double bent = std::tanh(value / altered.softcap);
-  return {altered.softcap * bent, altered.scale * (1.0 - bent * bent)};
+  return {altered.softcap * bent + added, altered.scale * (1.0 - bent * bent)};
+}
+
+PairTerm term_of(const AlteredAttention& altered, int64_t query, int64_t key, int32_t head) {
+  return altered.terms ? altered.terms(query, key, head) : PairTerm{};
 }
 
 /// Requested rows that read one KV head.
@@ -126,7 +130,7 @@ QueryParts start_query(const Work& work) {
 
 /// Adds one key to a query's part.
 void add_key(const Work& work, const RowAddress& query, double times, int32_t rank,
-             const Logit& logit, const ConstVector& key, const ConstVector& value,
+             const Logit& logit, double factor, const ConstVector& key, const ConstVector& value,
              QueryParts& parts) {
   const auto part = static_cast<size_t>(rank);
   Vector out(parts.out.data() + part * static_cast<size_t>(work.dim_v()), work.dim_v());
@@ -147,10 +151,10 @@ void add_key(const Work& work, const RowAddress& query, double times, int32_t ra
   }
   const double weight = times * std::exp(logit.value - top);
   parts.sum[part] += weight;
-  out += weight * value;
+  out += weight * factor * value;
   if (!has_gradients) return;
   const double product = row_of(work.inputs.d_out, query.token, query.head).dot(value);
-  Vector(dq_p, work.dim_qk()) += weight * logit.slope * product * key;
+  Vector(dq_p, work.dim_qk()) += weight * factor * logit.slope * product * key;
   Vector(dq_1, work.dim_qk()) += weight * logit.slope * key;
 }
 
@@ -171,11 +175,14 @@ void run_queries(const Work& work, const Unit& unit, AlteredRows& result) {
     for (int64_t i = 0; i < queries.rows(); ++i) {
       const size_t row = unit.rows[static_cast<size_t>(i)];
       const RowAddress& query = work.request.queries[row];
-      const double times = altered.times(query.token, token);
+      double times = altered.times(query.token, token);
+      if (times == 0.0) continue;
+      const PairTerm term = term_of(altered, query.token, token, query.head);
+      times *= term.times;
       if (times == 0.0) continue;
       const ConstVector key = keys.row(token);
       add_key(work, query, times, altered.rank_of_key(token),
-              logit_of(altered, queries.row(i).dot(key)), key,
+              logit_of(altered, queries.row(i).dot(key), term.added), term.factor, key,
               row_of(work.inputs.v, token, unit.kv_head), result.queries[row]);
     }
   }
@@ -203,21 +210,23 @@ void add_queries(const Work& work, const Unit& unit, int32_t head, const Rows<do
     for (int64_t i = 0; i < keys.rows(); ++i) {
       const size_t row = unit.rows[static_cast<size_t>(i)];
       const int64_t key = work.request.keys[row].token;
-      const double times = altered.times(token, key);
+      double times = altered.times(token, key);
       if (times == 0.0) continue;
+      const PairTerm term = term_of(altered, token, key, head);
+      times *= term.times;
       const int64_t from =
           altered.lse_row ? altered.lse_row(token, altered.rank_of_key(key)) : token;
       const double given = lse.values[static_cast<size_t>(from * lse.shape[1] + head)];
       if (!std::isfinite(given)) continue;
       const ConstVector query = queries.row(token);
-      const Logit logit = logit_of(altered, keys.row(i).dot(query));
+      const Logit logit = logit_of(altered, keys.row(i).dot(query), term.added);
       const double weight = times * std::exp(logit.value - given);
       const double product = d_out.dot(row_of(work.inputs.v, key, unit.kv_head));
       KeyParts& parts = result.keys[row];
       Vector(parts.dv.data() + part * static_cast<size_t>(work.dim_v()), work.dim_v()) +=
-          weight * d_out;
+          weight * term.factor * d_out;
       Vector(parts.dk.data() + part * static_cast<size_t>(work.dim_qk()), work.dim_qk()) +=
-          weight * (product - delta) * logit.slope * query;
+          weight * (term.factor * product - delta) * logit.slope * query;
     }
   }
 }

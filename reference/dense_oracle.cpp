@@ -4,6 +4,8 @@
 #include "reference/head_group.h"
 #include "sim/base/check.h"
 #include "sim/base/parallel.h"
+#include "sim/run/dtype.h"
+#include "sim/scenario/score_terms.h"
 
 #include <algorithm>
 #include <array>
@@ -19,6 +21,15 @@
 namespace cpscope::reference {
 
 double no_logit() { return -std::numeric_limits<double>::infinity(); }
+
+HeadSums start_sums(const HeadGroup& group) {
+  HeadSums sums{no_logit()};
+  if (!group.has_bias_gradient()) return sums;
+  const auto queries = static_cast<size_t>(group.part.num_queries());
+  sums.dbias.assign(queries * static_cast<size_t>(group.part.num_keys()), 0.0);
+  sums.dbias_squares.assign(queries, 0.0);
+  return sums;
+}
 
 double logit_scale(const Attention& attention) {
   if (attention.softmax_scale != 0.0) return attention.softmax_scale;
@@ -96,6 +107,11 @@ void check_inputs(const Scenario& scenario, const RunInputs& inputs) {
     CPSCOPE_CHECK(static_cast<int64_t>(inputs.sink.size()) == attention.heads,
                   "one sink logit a head", inputs.sink.size(), attention.heads);
   }
+  if (attention.bias != BiasShape::none) {
+    const BiasExtents extents = bias_extents(attention, scenario.batch);
+    check_shape(inputs.bias, "bias",
+                {extents.sequences, extents.heads, extents.queries, extents.keys});
+  }
   check_slots(scenario, inputs.slots);
 }
 
@@ -120,6 +136,12 @@ void start_answer(const Scenario& scenario, int64_t query_rows, int64_t key_rows
   side.terms.dv.assign(static_cast<size_t>(key_rows * kv_heads), 0.0);
   if (attention.softmax_type == SoftmaxType::learnable)
     answer.d_sink.assign(static_cast<size_t>(heads), 0.0);
+  if (attention.bias == BiasShape::none || !side.wanted.queries || !side.wanted.keys) return;
+  const BiasExtents extents = bias_extents(attention, scenario.batch);
+  answer.dbias = make_filled_tensor(
+      "dbias", {extents.sequences, extents.heads, extents.queries, extents.keys}, dtype, 0.0);
+  side.terms.dbias.assign(static_cast<size_t>(extents.sequences * extents.heads * extents.queries),
+                          0.0);
 }
 
 /// [sequence] Its queries and keys to evaluate.
@@ -135,9 +157,33 @@ Parts make_parts(const Scenario& scenario, const RunInputs& inputs, Make make) {
   return parts;
 }
 
+/// Adds one head's gradient of the bias to the cells that it shares with other heads and sequences.
+void share_bias_gradient(const PairTerms& terms, const SequencePart& part, int64_t sequence,
+                         int32_t head, const HeadSums& sums, AnswerSide& side) {
+  if (sums.dbias.empty()) return;
+  Tensor& dbias = side.answer.dbias;
+  for (int64_t query = 0; query < part.num_queries(); ++query) {
+    const size_t first = terms.cell(sequence, head, part.queries[static_cast<size_t>(query)], 0);
+    for (int64_t key = 0; key < part.num_keys(); ++key)
+      dbias.values[first + static_cast<size_t>(part.keys[static_cast<size_t>(key)])] +=
+          sums.dbias[static_cast<size_t>(query * part.num_keys() + key)];
+    side.terms.dbias[first / static_cast<size_t>(dbias.shape[3])] +=
+        sums.dbias_squares[static_cast<size_t>(query)];
+  }
+}
+
+/// The last step of dbias: lengths of its rows' terms from their squares, and the rounding of a
+/// plain run.
+void finish_bias_gradient(const Numerics& numerics, AnswerSide& side) {
+  for (double& value : side.terms.dbias) value = std::sqrt(value);
+  if (side.half == Half::plain) round_values(numerics.dtype, side.answer.dbias.values);
+}
+
 /// Sums over the batch in sequence order, whatever the order of computation.
-void gather_sums(const Scenario& scenario, int64_t num_sequences, AnswerSide& side) {
+void gather_sums(const Scenario& scenario, const Parts& parts, const PairTerms& terms,
+                 AnswerSide& side) {
   const int32_t kv_heads = scenario.attention.kv_heads;
+  const int64_t num_sequences = std::ssize(parts);
   for (int64_t sequence = 0; sequence < num_sequences; ++sequence) {
     size_t head = 0;
     for (int32_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
@@ -145,6 +191,8 @@ void gather_sums(const Scenario& scenario, int64_t num_sequences, AnswerSide& si
         double& max_logit = side.answer.max_logit[head];
         max_logit = std::max(max_logit, sums.max_logit);
         if (!side.answer.d_sink.empty()) side.answer.d_sink[head] += sums.d_sink;
+        share_bias_gradient(terms, parts[static_cast<size_t>(sequence)], sequence,
+                            static_cast<int32_t>(head), sums, side);
         ++head;
       }
     }
@@ -184,6 +232,7 @@ std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs
   const auto num_sequences = static_cast<int64_t>(parts.size());
   const auto num_sides = static_cast<int64_t>(sides.size());
   for (AnswerSide& side : sides) side.sums.resize(static_cast<size_t>(num_sequences * kv_heads));
+  const PairTerms terms(scenario, inputs);
   const std::vector<int64_t> units = order_units(parts, kv_heads, num_sides);
   for_each_index(static_cast<int64_t>(units.size()), [&](int64_t index) {
     if (watch.is_cancelled()) return;
@@ -195,6 +244,8 @@ std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs
                           side.inputs ? *side.inputs : inputs,
                           parts[sequence],
                           inputs.slots.sequences[sequence],
+                          terms,
+                          static_cast<int64_t>(sequence),
                           static_cast<int32_t>(place % kv_heads),
                           side.wanted,
                           side.hops,
@@ -208,7 +259,11 @@ std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs
     if (!watch.was_cancelled()) watch.advance();
   });
   if (watch.was_cancelled()) return watch.error("the judgement", "parts");
-  for (AnswerSide& side : sides) gather_sums(scenario, num_sequences, side);
+  for (AnswerSide& side : sides) {
+    gather_sums(scenario, parts, terms, side);
+    finish_bias_gradient(scenario.numerics, side);
+    side.sums.clear();
+  }
   return std::nullopt;
 }
 

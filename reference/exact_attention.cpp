@@ -33,10 +33,12 @@ struct KeyGradients {
 /// One row block: logits, weights and softmax statistics of each row.
 struct ExactBlock {
   RowBlock range;
-  Rows<double> logits;     // [rows, keys] scaled and capped; only visible entries are valid
-  Rows<double> weights;    // [rows, keys] softmax, 0 where not visible
-  Column<double> lse;      // [rows] -inf if nothing is visible
-  Column<double> out_dot;  // [rows] rowsum(d_out * out)
+  Rows<double> logits;      // [rows, keys] complete; only visible entries are valid
+  Rows<double> cap_slopes;  // [rows, keys] derivative of the cap; empty without one
+  Rows<double> kept;        // [rows, keys] factor of the weights after the softmax; empty if all 1
+  Rows<double> weights;     // [rows, keys] softmax, 0 where not visible
+  Column<double> lse;       // [rows] -inf if nothing is visible
+  Column<double> out_dot;   // [rows] rowsum(d_out * out)
 };
 
 std::span<const KeyRun> visible_runs(const ExactHead& head, const ExactBlock& block, int64_t row) {
@@ -50,15 +52,33 @@ void compute_exact_logits(const ExactHead& head, ExactBlock& block) {
   block.logits.noalias() = head.queries.middleRows(range.row_begin, range.rows()) *
                            head.keys.middleRows(range.key_begin, range.keys()).transpose();
   block.logits *= logit_scale(attention);
-  if (attention.softcap == 0.0) return;
+  const PairTerms& terms = head.group.terms;
+  const bool is_capped = attention.softcap != 0.0;
+  if (is_capped) block.cap_slopes.setZero(range.rows(), range.keys());
+  if (terms.drops()) block.kept.setZero(range.rows(), range.keys());
+  if (!is_capped && !terms.adds() && !terms.drops()) return;
+  const int64_t sequence = head.group.sequence;
   for (int64_t row = 0; row < range.rows(); ++row) {
+    const int64_t i = head.group.query_position(range.row_begin + row);
     for (const KeyRun& run : visible_runs(head, block, row)) {
       for (int64_t key = run.begin - range.key_begin; key < run.end - range.key_begin; ++key) {
+        const int64_t j = head.group.key_position(range.key_begin + key);
         double& logit = block.logits(row, key);
-        logit = attention.softcap * std::tanh(logit / attention.softcap);
+        if (is_capped) {
+          logit = attention.softcap * std::tanh(logit / attention.softcap);
+          block.cap_slopes(row, key) = 1.0 - std::pow(logit / attention.softcap, 2);
+        }
+        if (terms.adds()) logit += terms.added(sequence, head.head, i, j);
+        if (terms.drops()) block.kept(row, key) = terms.factor(sequence, head.head, i, j);
       }
     }
   }
+}
+
+/// The weights that multiply values: those that dropout keeps, scaled.
+Rows<double> kept_weights(const ExactBlock& block) {
+  if (block.kept.size() == 0) return block.weights;
+  return block.weights.cwiseProduct(block.kept);
 }
 
 /// Log-sum-exp of the row's visible logits and the sink.
@@ -129,13 +149,14 @@ void write_out(const ExactHead& head, ExactBlock& block, Answer& answer, TermLen
   const auto values = head.values.middleRows(range.key_begin, range.keys());
   const auto squares = head.value_squares.segment(range.key_begin, range.keys());
   Rows<double> out(range.rows(), head.values.cols());
-  out.noalias() = block.weights * values;
+  const Rows<double> kept = kept_weights(block);
+  out.noalias() = kept * values;
   for (int64_t row = 0; row < range.rows(); ++row) {
     const int64_t at = head.group.query_row(range.row_begin + row);
     scatter_row(&out(row, 0), at, head.head, answer.out);
     const auto index = static_cast<size_t>(at * answer.lse.shape[1] + head.head);
     answer.lse.values[index] = block.lse(row);
-    const auto weights = block.weights.row(row).array().transpose();
+    const auto weights = kept.row(row).array().transpose();
     terms.out[index] = std::sqrt((weights.square() * squares).sum());
   }
   if (head.d_out.size() == 0) return;
@@ -180,8 +201,20 @@ void write_dq(const ExactHead& head, const RowBlock& range, const Rows<double>& 
   }
 }
 
+/// The gradient of the bias is that of the complete logits.
+void write_exact_dbias(const ExactHead& head, const RowBlock& range, const Rows<double>& d_logits,
+                       const Rows<double>& lengths, HeadSums& sums) {
+  const int64_t keys = head.group.part.num_keys();
+  for (int64_t row = 0; row < range.rows(); ++row) {
+    const int64_t query = range.row_begin + row;
+    for (int64_t key = 0; key < range.keys(); ++key)
+      sums.dbias[static_cast<size_t>(query * keys + range.key_begin + key)] = d_logits(row, key);
+    sums.dbias_squares[static_cast<size_t>(query)] = lengths.row(row).squaredNorm();
+  }
+}
+
 void run_exact_backward(const ExactHead& head, ExactBlock& block, KeyGradients& gradients,
-                        Answer& answer, TermLengths& terms) {
+                        HeadSums& sums, Answer& answer, TermLengths& terms) {
   const Attention& attention = head.group.scenario.attention;
   const RowBlock& range = block.range;
   const auto d_out = head.d_out.middleRows(range.row_begin, range.rows());
@@ -190,25 +223,25 @@ void run_exact_backward(const ExactHead& head, ExactBlock& block, KeyGradients& 
 
   Rows<double> d_logits(range.rows(), range.keys());
   d_logits.noalias() = d_out * values.transpose();
+  if (block.kept.size() != 0) d_logits.array() *= block.kept.array();
   // A gradient is a difference of two numbers, and kernels that keep them in 16 bits round both.
   Rows<double> lengths =
       (d_logits.array().square().colwise() + block.out_dot.square()).sqrt().matrix();
   d_logits.array().colwise() -= block.out_dot;
+  for (Rows<double>* factors : {&d_logits, &lengths}) factors->array() *= block.weights.array();
+  if (head.group.has_bias_gradient()) write_exact_dbias(head, range, d_logits, lengths, sums);
   for (Rows<double>* factors : {&d_logits, &lengths}) {
-    factors->array() *= block.weights.array();
-    if (attention.softcap != 0.0) {
-      factors->array() *= 1.0 - (block.logits.array() / attention.softcap).square();
-    }
+    if (attention.softcap != 0.0) factors->array() *= block.cap_slopes.array();
     *factors *= logit_scale(attention);
   }
 
   if (head.group.wanted.queries) write_dq(head, range, d_logits, lengths, answer, terms);
   if (!head.group.has_key_gradients()) return;
-  gradients.dv.middleRows(range.key_begin, range.keys()).noalias() +=
-      block.weights.transpose() * d_out;
+  const Rows<double> kept = kept_weights(block);
+  gradients.dv.middleRows(range.key_begin, range.keys()).noalias() += kept.transpose() * d_out;
   gradients.dk.middleRows(range.key_begin, range.keys()).noalias() +=
       d_logits.transpose() * queries;
-  add_squares(block.weights, d_out.rowwise().squaredNorm(), range, gradients.dv_squares);
+  add_squares(kept, d_out.rowwise().squaredNorm(), range, gradients.dv_squares);
   add_squares(lengths, queries.rowwise().squaredNorm(), range, gradients.dk_squares);
 }
 
@@ -225,12 +258,12 @@ void run_exact_block(const ExactHead& head, ExactBlock& block, KeyGradients& gra
   }
   if (head.d_out.size() == 0) return;
   if (head.group.wanted.queries) add_sink_gradient(head, block, sums);
-  run_exact_backward(head, block, gradients, answer, terms);
+  run_exact_backward(head, block, gradients, sums, answer, terms);
 }
 
 HeadSums run_head(const ExactHead& head, KeyGradients& gradients, Answer& answer,
                   TermLengths& terms) {
-  HeadSums sums{no_logit()};
+  HeadSums sums = start_sums(head.group);
   const SequencePart& part = head.group.part;
   const int64_t num_rows = part.num_queries();
   for (int64_t begin = 0, end = 0; begin < num_rows && !head.group.watch.is_cancelled();

@@ -33,6 +33,9 @@ class FaultySeam {
   bool replaces(const MergeItem& item);
   bool replaces(const FinishItem& item);
   int32_t kv_head_of(int32_t head) const;
+  /// Change where an item's rows stand, and how it numbers terms, if the planted mistake does.
+  void alter_places(const ComputeItem& item, Direction direction, TilePlaces& places) const;
+  void alter_terms(const ComputeItem& item, Direction direction, TermNumbers& numbers) const;
   void after_run(Answer& answer);
 
  private:

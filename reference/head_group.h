@@ -1,5 +1,6 @@
 #pragma once
 
+#include "reference/pair_terms.h"
 #include "reference/plain_fp8.h"
 #include "reference/sequence_part.h"
 #include "sim/run/judge.h"
@@ -25,6 +26,8 @@ struct HeadGroup {
   const RunInputs& inputs;
   const SequencePart& part;
   const SequenceSlot& slot;  // of the part's sequence
+  const PairTerms& terms;
+  int64_t sequence = 0;  // the part's
   int32_t kv_head = 0;
   Wanted wanted;
   Hops hops;                      // pieces of the plain run
@@ -34,12 +37,18 @@ struct HeadGroup {
   int32_t heads_per_group() const { return scenario.attention.heads / scenario.attention.kv_heads; }
   bool has_backward() const { return scenario.numerics.backward; }
   bool has_key_gradients() const { return has_backward() && wanted.keys; }
+  /// True if the gradient of the bias is wanted.
+  bool has_bias_gradient() const {
+    return has_backward() && terms.has_bias() && wanted.queries && wanted.keys;
+  }
   int64_t query_token(int64_t query) const {
     return slot.q_valid_begin() + part.queries[static_cast<size_t>(query)];
   }
   int64_t key_token(int64_t key) const {
     return slot.kv_valid_begin() + part.keys[static_cast<size_t>(key)];
   }
+  int64_t query_position(int64_t query) const { return part.queries[static_cast<size_t>(query)]; }
+  int64_t key_position(int64_t key) const { return part.keys[static_cast<size_t>(key)]; }
   int64_t query_row(int64_t query) const { return part.query_rows[static_cast<size_t>(query)]; }
   int64_t key_row(int64_t key) const { return part.key_rows[static_cast<size_t>(key)]; }
 };
@@ -48,7 +57,12 @@ struct HeadGroup {
 struct HeadSums {
   double max_logit;     // -inf if the head sees nothing in this sequence
   double d_sink = 0.0;  // gradient of the sink logit from this sequence's rows
+  // With a bias: [query, key] its gradient, and [query] the sum of the squares of its row's terms.
+  std::vector<double> dbias = {}, dbias_squares = {};
 };
+
+/// Sums of a head that has seen nothing yet.
+HeadSums start_sums(const HeadGroup& group);
 
 /// The logit of an invisible pair: -inf.
 double no_logit();

@@ -37,6 +37,8 @@ class KernelSeam {
                    -std::numeric_limits<double>::infinity()) {}
 
   void after_load() {}
+  void alter_places(const ComputeItem&, Direction, TilePlaces&) {}
+  void alter_terms(const ComputeItem&, Direction, TermNumbers&) {}
   void before_stage(const Pass&, const Stage&, Direction) {}
   void after_stage(const Pass&, const Stage&, Direction) {}
   void after_run(Answer& answer) { answer.max_logit = max_logit_; }
@@ -181,6 +183,13 @@ class KernelWalker : public Executor {
                       "with queries of other ranks only lse and delta arrive",
                       name_),
           "use backward = false, or --executor cpu");
+    if (has_score_terms(checked.plan().scenario.attention))
+      return make_error(
+          ErrorKind::unavailable,
+          fmt::format("executor {} cannot do this: kernels of others are not told the bias, the "
+                      "slopes of ALiBi or the dropped weights of an item",
+                      name_),
+          "use --executor cpu");
     try {
       if (checked.plan().scenario.numerics.dtype == Dtype::fp64)
         return run_with<double>(checked, inputs, options);

@@ -1,5 +1,6 @@
 #include "reference/mask_predicate.h"
 
+#include "reference/pair_terms.h"
 #include "sim/base/check.h"
 #include "sim/base/parallel.h"
 
@@ -253,6 +254,14 @@ MaskWitness mask_witness() {
     };
   };
   witness.live_rows = find_live_rows;
+  witness.terms = [](const Scenario& scenario, const RunInputs& inputs) -> PairTermsOf {
+    const PairTerms terms(scenario, inputs);
+    if (!terms.adds() && !terms.drops()) return {};
+    return [terms](int64_t sequence, int32_t head, int64_t i, int64_t j) {
+      return PairTerm{.added = terms.added(sequence, head, i, j),
+                      .factor = terms.factor(sequence, head, i, j)};
+    };
+  };
   return witness;
 }
 

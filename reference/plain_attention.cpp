@@ -26,6 +26,7 @@ struct PlainRules {
   Real scale = 1;
   Real softcap = 0;
   const PlainFp8* fp8 = nullptr;  // products are rounded to 8 bits
+  Real kept_share = 1;            // of the weights, where dropout drops the others
 };
 
 template <class Real>
@@ -43,6 +44,7 @@ PlainRules<Real> plain_rules(const HeadGroup& group) {
   rules.scale = static_cast<Real>(logit_scale(attention));
   rules.softcap = static_cast<Real>(attention.softcap);
   rules.fp8 = group.fp8;
+  rules.kept_share = static_cast<Real>(1.0 - attention.dropout);
   return rules;
 }
 
@@ -106,11 +108,13 @@ template <class Real>
 struct PlainBlock {
   RowBlock range;
   int32_t head = 0;
-  Rows<Real> queries, d_out;                // of these rows
-  Rows<Real> logits;                        // [rows, keys] scaled and capped
-  Rows<Real> out;                           // [rows, head_dim_v] merged and rounded
-  Column<Real> lse;                         // [rows] merged, the sink included
-  Column<Real> out_dot;                     // [rows] rowsum(d_out * out)
+  Rows<Real> queries, d_out;  // of these rows
+  Rows<Real> logits;          // [rows, keys] complete
+  Rows<Real> cap_slopes;      // [rows, keys] derivative of the cap; empty without one
+  Rows<Real> kept;            // [rows, keys] 1 where dropout keeps a weight, else 0; empty: all 1
+  Rows<Real> out;             // [rows, head_dim_v] merged and rounded
+  Column<Real> lse;           // [rows] merged, the sink included
+  Column<Real> out_dot;       // [rows] rowsum(d_out * out)
   Rows<Real> turned_queries, turned_d_out;  // mxfp8 only
 };
 
@@ -126,11 +130,26 @@ void compute_plain_logits(const PlainUnit<Real>& unit, PlainBlock<Real>& block) 
       block.queries * unit.keys.middleRows(range.key_begin, range.keys()).transpose();
   block.logits *= unit.rules.scale;
   const Real softcap = unit.rules.softcap;
-  if (softcap == Real(0)) return;
+  const PairTerms& terms = unit.group.terms;
+  const bool is_capped = softcap != Real(0);
+  if (is_capped) block.cap_slopes.setZero(range.rows(), range.keys());
+  if (terms.drops()) block.kept.setZero(range.rows(), range.keys());
+  if (!is_capped && !terms.adds() && !terms.drops()) return;
+  const int64_t sequence = unit.group.sequence;
   for (int64_t row = 0; row < range.rows(); ++row) {
+    const int64_t i = unit.group.query_position(range.row_begin + row);
     for (const KeyRun& run : runs_of_row(unit.group, range, row)) {
       for (int64_t key = run.begin - range.key_begin; key < run.end - range.key_begin; ++key) {
-        block.logits(row, key) = softcap * std::tanh(block.logits(row, key) / softcap);
+        const int64_t j = unit.group.key_position(range.key_begin + key);
+        Real& logit = block.logits(row, key);
+        if (is_capped) {
+          logit = softcap * std::tanh(logit / softcap);
+          const Real bent = logit / softcap;
+          block.cap_slopes(row, key) = Real(1) - bent * bent;
+        }
+        if (terms.adds()) logit += static_cast<Real>(terms.added(sequence, block.head, i, j));
+        if (terms.drops())
+          block.kept(row, key) = terms.factor(sequence, block.head, i, j) > 0 ? Real(1) : Real(0);
       }
     }
   }
@@ -169,6 +188,9 @@ PlainPartial<Real> compute_partial(const PlainUnit<Real>& unit, const PlainBlock
     partial.lse(row) = row_max + std::log(row_sum);
     sums.max_logit = std::max(sums.max_logit, static_cast<double>(row_max));
   }
+  if (block.kept.size() != 0)
+    weights.array() *=
+        block.kept.middleCols(hop.begin - range.key_begin, hop.end - hop.begin).array();
   const PlainFp8* fp8 = unit.rules.fp8;
   if (fp8 != nullptr) {
     cast_values(Fp8Type::e4m3, fp8->weights, weights.size(), weights.data());
@@ -177,7 +199,7 @@ PlainPartial<Real> compute_partial(const PlainUnit<Real>& unit, const PlainBlock
   }
   partial.out.resize(range.rows(), unit.values.cols());
   partial.out.noalias() = weights * unit.values.middleRows(hop.begin, hop.end - hop.begin);
-  partial.out.array().colwise() /= row_sums;
+  partial.out.array().colwise() /= row_sums * unit.rules.kept_share;
   if (fp8 != nullptr) cast_values(Fp8Type::e4m3, fp8->out, partial.out.size(), partial.out.data());
   if (unit.rules.merges_in_dtype || unit.group.hops.rounds_partials)
     round_all<Real>(unit.rules.dtype, partial.out);
@@ -365,8 +387,21 @@ void accumulate_dq(const PlainUnit<Real>& unit, const PlainBlock<Real>& block,
   }
 }
 
+/// The gradient of the bias is that of the complete logits.
 template <class Real>
-void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, Answer& answer) {
+void write_plain_dbias(const PlainUnit<Real>& unit, const RowBlock& range,
+                       const Rows<Real>& d_logits, HeadSums& sums) {
+  const int64_t keys = unit.group.part.num_keys();
+  for (int64_t row = 0; row < range.rows(); ++row) {
+    for (int64_t key = 0; key < range.keys(); ++key)
+      sums.dbias[static_cast<size_t>((range.row_begin + row) * keys + range.key_begin + key)] =
+          static_cast<double>(d_logits(row, key));
+  }
+}
+
+template <class Real>
+void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadSums& sums,
+                        Answer& answer) {
   const RowBlock& range = block.range;
   const PlainRules<Real>& rules = unit.rules;
   Rows<Real> weights = compute_weights(unit, block);
@@ -374,11 +409,12 @@ void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, Answer& 
   d_logits.noalias() = block.d_out * turned_or(unit.turned_values, unit.values)
                                          .middleRows(range.key_begin, range.keys())
                                          .transpose();
+  if (block.kept.size() != 0) d_logits.array() *= block.kept.array() / rules.kept_share;
   d_logits.array().colwise() -= block.out_dot;
   d_logits.array() *= weights.array();
-  if (rules.softcap != Real(0)) {
-    d_logits.array() *= Real(1) - (block.logits.array() / rules.softcap).square();
-  }
+  if (unit.group.has_bias_gradient()) write_plain_dbias(unit, range, d_logits, sums);
+  if (block.cap_slopes.size() != 0) d_logits.array() *= block.cap_slopes.array();
+  if (block.kept.size() != 0) weights.array() *= block.kept.array() / rules.kept_share;
   Rows<Real> turned_d_logits;  // mxfp8: in blocks along queries
   if (rules.fp8 != nullptr) {
     cast_values(Fp8Type::e4m3, rules.fp8->weights_back, weights.size(), weights.data());
@@ -459,7 +495,7 @@ void run_rows(PlainUnit<Real>& unit, int32_t head, int64_t begin, int64_t end, H
     block.turned_queries = gather_rows<Real>(group.fp8->turned.q, first, positions, head);
     turn_and_round(group, group.part.query_turns, begin, block.turned_queries);
   }
-  run_plain_backward(unit, block, answer);
+  run_plain_backward(unit, block, sums, answer);
 }
 
 /// Adds the finished piece to the running gradients, as one hop of the ring would, and clears it.
@@ -568,7 +604,7 @@ template <class Real>
 std::vector<HeadSums> run_group(const HeadGroup& group, Answer& answer) {
   PlainUnit<Real> unit = start_unit<Real>(group);
   const int32_t heads = group.heads_per_group();
-  std::vector<HeadSums> sums(static_cast<size_t>(heads), HeadSums{no_logit()});
+  std::vector<HeadSums> sums(static_cast<size_t>(heads), start_sums(group));
   for (const KeyRun& piece : order_shares(group)) {
     for (int32_t member = 0; member < heads; ++member) {
       for (int64_t begin = piece.begin, end = 0; begin < piece.end && !group.watch.is_cancelled();

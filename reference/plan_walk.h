@@ -69,6 +69,7 @@ class Walk {
             count_work() * std::max(1, options.repeats)),
         memory_(plan),
         merger_(plan, inputs.sink, memory_),
+        terms_(plan, inputs),
         seam_(WalkParts<T>{plan, inputs, memory_, merger_}, setup) {
     settings_.scale = attention_.effective_scale();
     settings_.softcap = attention_.softcap;
@@ -101,6 +102,7 @@ class Walk {
       output_.backward_seconds = time_pass(Direction::backward);
       if (watch_.was_cancelled()) return watch_.error("the run", "items");
       collect_backward(plan_, memory_, item_threads_, output_.answer);
+      if (terms_.has_bias()) output_.answer.dbias = terms_.sum_cells(dbias_cells_);
       if (attention_.softmax_type == SoftmaxType::learnable) collect_sink_gradient();
     }
     if constexpr (Seam::kIsOpen) seam_.after_run(output_.answer);
@@ -147,6 +149,8 @@ class Walk {
     const Pass& pass = plan_.pass(direction);
     direction_ = direction;
     if (direction == Direction::backward) fill_statistics();
+    if (direction == Direction::backward && terms_.has_bias())
+      dbias_cells_.assign(static_cast<size_t>(terms_.count_cells()), T(0));
     for (const Stage& stage : pass.stages) {
       if constexpr (Seam::kIsOpen) seam_.before_stage(pass, stage, direction);
       run_stage(pass, stage);
@@ -364,6 +368,25 @@ class Walk {
     });
   }
 
+  /// Runs body(settings) with the terms of one head of an item.
+  template <class Body>
+  auto with_terms(const ComputeItem& item, const TilePlaces& places, int32_t head, Body body) {
+    TileSettings<T> settings = settings_;
+    if (!terms_.is_on()) return body(settings);
+    TermNumbers numbers{head, terms_.dropout().seed_low, terms_.dropout().scale};
+    if constexpr (Seam::kIsOpen) seam_.alter_terms(item, direction_, numbers);
+    const TileTerms<T> terms(terms_, places, numbers, dbias_cells_);
+    settings.terms = &terms;
+    return body(settings);
+  }
+
+  TilePlaces places_of(const ComputeItem& item) {
+    if (!terms_.is_on()) return {};
+    TilePlaces places = terms_.places_of(item.q_tokens, item.kv_tokens);
+    if constexpr (Seam::kIsOpen) seam_.alter_places(item, direction_, places);
+    return places;
+  }
+
   void compute_forward(const Pass& pass, const Stage& stage) {
     std::vector<Unit> units;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
@@ -382,10 +405,13 @@ class Walk {
           return work;
         }
       }
-      const TileWork work = tile_forward<T>(
-          settings_, plan_.slices_of(item), rows, view<const T>(item.q, head, false),
-          view<const T>(item.kv, kv_head_of(head), false),
-          view<const T>(item.kv, kv_head_of(head), true), o, lse.data, lse.stride, scratch);
+      const TilePlaces places = places_of(item);
+      const TileWork work = with_terms(item, places, head, [&](const TileSettings<T>& settings) {
+        return tile_forward<T>(
+            settings, plan_.slices_of(item), rows, view<const T>(item.q, head, false),
+            view<const T>(item.kv, kv_head_of(head), false),
+            view<const T>(item.kv, kv_head_of(head), true), o, lse.data, lse.stride, scratch);
+      });
       if (merger_.keeps_partials()) round_partial(o, rows);
       return work;
     });
@@ -422,6 +448,7 @@ class Walk {
     }
     TileWork total;
     std::vector<T> delta(static_cast<size_t>(rows));
+    const TilePlaces places = places_of(item);
     for (int32_t head = std::max(kv_head * group, item.heads.begin);
          head < std::min((kv_head + 1) * group, item.heads.end); ++head) {
       const HeadView<T> dq = view<T>(item.dq, head, false), lse = view<T>(item.out, head, true);
@@ -438,11 +465,13 @@ class Walk {
           continue;
         }
       }
-      const TileWork work = tile_backward<T>(
-          settings_, plan_.slices_of(item), view<const T>(item.q, head, false),
-          view<const T>(item.kv, kv_head, false), view<const T>(item.kv, kv_head, true),
-          view<const T>(item.d_out, head, false), lse.data, lse.stride, delta.data(), dq, dk, dv,
-          scratch);
+      const TileWork work = with_terms(item, places, head, [&](const TileSettings<T>& settings) {
+        return tile_backward<T>(settings, plan_.slices_of(item), view<const T>(item.q, head, false),
+                                view<const T>(item.kv, kv_head, false),
+                                view<const T>(item.kv, kv_head, true),
+                                view<const T>(item.d_out, head, false), lse.data, lse.stride,
+                                delta.data(), dq, dk, dv, scratch);
+      });
       total.flops += work.flops;
     }
     if constexpr (kIsFloat) {
@@ -515,10 +544,12 @@ class Walk {
   RunWatch watch_;
   int64_t num_done_ = 0;  // items of finished stages, over all repeats
   Direction direction_ = Direction::forward;
-  TileSettings settings_;
+  TileSettings<T> settings_;
   QuantisedRules fp8_;  // off without dtype fp8
   RankMemory<T> memory_;
   PartialMerger<T> merger_;
+  const ScoreTerms terms_;
+  AlignedVector<T> dbias_cells_;  // of all heads and sequences, see ScoreTerms
   Seam seam_;
   std::mutex work_mutex_;  // guards scratch and output, which the units share
   std::vector<std::unique_ptr<TileScratch<T>>> idle_scratch_;

@@ -107,7 +107,7 @@ void for_each_quantised_tile(std::span<const BandSlice> bands, Visit visit) {
   }
 }
 
-float scaled_and_capped(const TileSettings& settings, float product) {
+float scaled_and_capped(const TileSettings<float>& settings, float product) {
   const float logit = product * static_cast<float>(settings.scale);
   const auto cap = static_cast<float>(settings.softcap);
   return cap > 0 ? cap * std::tanh(logit / cap) : logit;
@@ -135,7 +135,7 @@ void cast_rows(Fp8Type type, float scale, int64_t rows, int64_t lanes, HeadView<
   }
 }
 
-QuantisedOperands make_operands(const TileSettings& settings, const QuantisedRules& rules,
+QuantisedOperands make_operands(const TileSettings<float>& settings, const QuantisedRules& rules,
                                 HeadView<const float> q, HeadView<const float> k,
                                 HeadView<const float> v, HeadView<const float> d_out,
                                 std::vector<int32_t> q_blocks, std::vector<int32_t> kv_blocks,
@@ -168,7 +168,7 @@ QuantisedOperands make_operands(const TileSettings& settings, const QuantisedRul
   return operands;
 }
 
-TileWork quantised_forward(const TileSettings& settings, const QuantisedRules& rules,
+TileWork quantised_forward(const TileSettings<float>& settings, const QuantisedRules& rules,
                            std::span<const BandSlice> bands, const QuantisedOperands& operands,
                            HeadView<float> o, float* lse, int64_t lse_stride) {
   const int64_t rows = std::ssize(operands.q.values) / settings.dim_qk;
@@ -222,7 +222,7 @@ TileWork quantised_forward(const TileSettings& settings, const QuantisedRules& r
   return work;
 }
 
-TileWork quantised_backward(const TileSettings& settings, const QuantisedRules& rules,
+TileWork quantised_backward(const TileSettings<float>& settings, const QuantisedRules& rules,
                             std::span<const BandSlice> bands, const QuantisedOperands& operands,
                             const float* lse, int64_t lse_stride, const float* delta,
                             HeadView<float> dq, HeadView<float> dk, HeadView<float> dv) {

@@ -35,12 +35,12 @@ struct QuantisedOperands {
 /// with its scale, with mxfp8 twice, in blocks along keys for dq and along queries for dk. Products
 /// are summed in fp32. A result of recipe delayed is cast too.
 /// Source: cuDNN's FP8 attention as its front end documents it, and TransformerEngine's recipes.
-TileWork quantised_forward(const TileSettings& settings, const QuantisedRules& rules,
+TileWork quantised_forward(const TileSettings<float>& settings, const QuantisedRules& rules,
                            std::span<const BandSlice> bands, const QuantisedOperands& operands,
                            HeadView<float> o, float* lse, int64_t lse_stride);
 
 /// `delta` is that of the rows' d_out: quantised with one scale a tensor, as given with mxfp8.
-TileWork quantised_backward(const TileSettings& settings, const QuantisedRules& rules,
+TileWork quantised_backward(const TileSettings<float>& settings, const QuantisedRules& rules,
                             std::span<const BandSlice> bands, const QuantisedOperands& operands,
                             const float* lse, int64_t lse_stride, const float* delta,
                             HeadView<float> dq, HeadView<float> dk, HeadView<float> dv);
@@ -49,7 +49,7 @@ TileWork quantised_backward(const TileSettings& settings, const QuantisedRules& 
 void cast_rows(Fp8Type type, float scale, int64_t rows, int64_t lanes, HeadView<float> values);
 
 /// The operands of one query head. `d_out` has no data in the forward.
-QuantisedOperands make_operands(const TileSettings& settings, const QuantisedRules& rules,
+QuantisedOperands make_operands(const TileSettings<float>& settings, const QuantisedRules& rules,
                                 HeadView<const float> q, HeadView<const float> k,
                                 HeadView<const float> v, HeadView<const float> d_out,
                                 std::vector<int32_t> q_blocks, std::vector<int32_t> kv_blocks,

@@ -51,8 +51,8 @@ void exponentiate_lanes(Lane<T>& values) {
 
 /// Cuts the columns of a band into packed segments, these into strips of rows, and calls
 /// on_segment(segment), on_strip(strip), both tightened bands.
-template <class OnSegment, class OnStrip>
-void for_each_strip(const Band& band, const TileSettings& settings, OnSegment on_segment,
+template <class T, class OnSegment, class OnStrip>
+void for_each_strip(const Band& band, const TileSettings<T>& settings, OnSegment on_segment,
                     OnStrip on_strip) {
   for (int64_t k0 = band.k0; k0 < band.k1; k0 += kPackedColumns) {
     const Band segment = clip(band, band.q0, band.q1, k0, k0 + kPackedColumns);
@@ -67,8 +67,8 @@ void for_each_strip(const Band& band, const TileSettings& settings, OnSegment on
 
 /// Calls visit(tile) for every tile of the strip that holds a visible cell, clipped to the visible
 /// part.
-template <class Visit>
-void for_each_tile(const Band& strip, const TileSettings& settings, Visit visit) {
+template <class T, class Visit>
+void for_each_tile(const Band& strip, const TileSettings<T>& settings, Visit visit) {
   for (int64_t k0 = strip.k0; k0 < strip.k1; k0 += settings.tile_columns) {
     const Band tile = clip(strip, strip.q0, strip.q1, k0, k0 + settings.tile_columns);
     if (tile.q0 != tile.q1) visit(tile);
@@ -104,7 +104,7 @@ void round_lane(Dtype dtype, Lane<T>& lane) {
 
 /// Logits from q.k: scale * q.k, then softcap * tanh(. / softcap).
 template <class T>
-void scale_and_cap(const TileSettings& settings, Lane<T>& logits) {
+void scale_and_cap(const TileSettings<T>& settings, Lane<T>& logits) {
   logits *= static_cast<T>(settings.scale);
   if (settings.softcap > 0) {
     const T cap = static_cast<T>(settings.softcap);
@@ -136,7 +136,7 @@ void pack(AlignedVector<T>& memory, View view, int64_t begin, int64_t count, int
 /// Turns q.k into exp(logit - running maximum) and rescales the sums so far of the rows. `gathered`
 /// is the strip that begins at `first_row`.
 template <class T>
-void soften_tile(const TileSettings& settings, const Band& tile, int64_t first_row,
+void soften_tile(const TileSettings<T>& settings, const Band& tile, int64_t first_row,
                  Dense<T> gathered, TileScratch<T>& scratch) {
   const bool is_whole = is_full(tile);
   for (int64_t i = 0; i < height_of(tile); ++i) {
@@ -144,6 +144,9 @@ void soften_tile(const TileSettings& settings, const Band& tile, int64_t first_r
     T* row = scratch.logits.data() + i * settings.tile_columns;
     Lane<T> visible(row + seen.begin, seen.end - seen.begin);
     scale_and_cap(settings, visible);
+    const TileTerms<T>* terms = settings.terms;
+    const int64_t query = tile.q0 + i, first = tile.k0 + seen.begin;
+    if (terms != nullptr) terms->add(query, first, visible.data(), visible.size());
     T& running = scratch.row_max[tile.q0 + i];
     T& sum = scratch.row_sum[tile.q0 + i];
     const T highest = std::max(running, visible.maxCoeff());
@@ -151,7 +154,11 @@ void soften_tile(const TileSettings& settings, const Band& tile, int64_t first_r
     running = highest;
     visible -= highest;
     exponentiate_lanes(visible);
+    if (terms != nullptr && terms->drops() && terms->numbers().sums_kept)
+      terms->drop(query, first, visible.data(), visible.size(), T(1));
     sum = sum * factor + visible.sum();
+    if (terms != nullptr && terms->drops())
+      terms->drop(query, first, visible.data(), visible.size(), T(1));
     if (factor != T(1)) gathered.row(tile.q0 + i - first_row) *= factor;
     clear_masked(row, seen, width_of(tile));
     round_lane(settings.dtype, visible);
@@ -160,7 +167,7 @@ void soften_tile(const TileSettings& settings, const Band& tile, int64_t first_r
 
 /// Divides by the softmax sums. Returns the largest logit.
 template <class T>
-double normalise(const TileSettings& settings, int64_t rows, const TileScratch<T>& scratch,
+double normalise(const TileSettings<T>& settings, int64_t rows, const TileScratch<T>& scratch,
                  HeadView<T> o, T* lse, int64_t lse_stride) {
   double max_logit = -std::numeric_limits<double>::infinity();
   for (int64_t row = 0; row < rows; ++row) {
@@ -168,14 +175,16 @@ double normalise(const TileSettings& settings, int64_t rows, const TileScratch<T
     max_logit = std::max(max_logit, static_cast<double>(max));
     const bool sees_nothing = sum == T(0);
     lse[row * lse_stride] = sees_nothing ? nothing<T>() : max + std::log(sum);
-    if (!sees_nothing) Lane<T>(o.row(row), settings.dim_v) *= T(1) / sum;
+    const bool drops = settings.terms != nullptr && settings.terms->drops();
+    const T scale = drops ? static_cast<T>(settings.terms->numbers().scale) : T(1);
+    if (!sees_nothing) Lane<T>(o.row(row), settings.dim_v) *= scale / sum;
   }
   return max_logit;
 }
 
 /// Turns q.k into P = exp(logit - lse) and d_out.v into dS = P * (d_out.v - delta) * scale.
 template <class T>
-void differentiate_tile(const TileSettings& settings, const Band& tile, const T* lse,
+void differentiate_tile(const TileSettings<T>& settings, const Band& tile, const T* lse,
                         int64_t lse_stride, const T* delta, TileScratch<T>& scratch) {
   const bool is_whole = is_full(tile);
   const T scale = static_cast<T>(settings.scale), cap = static_cast<T>(settings.softcap);
@@ -186,12 +195,25 @@ void differentiate_tile(const TileSettings& settings, const Band& tile, const T*
     Lane<T> weight(weight_row + seen.begin, seen.end - seen.begin);
     Lane<T> slope(slope_row + seen.begin, seen.end - seen.begin);
     scale_and_cap(settings, weight);
-    slope = (slope - delta[tile.q0 + i]) * scale;
+    const TileTerms<T>* terms = settings.terms;
+    const int64_t query = tile.q0 + i, first = tile.k0 + seen.begin;
+    const bool drops = terms != nullptr && terms->drops();
+    const T kept = drops ? static_cast<T>(terms->numbers().scale) : T(1);
+    if (drops) terms->drop(query, first, slope.data(), slope.size(), kept);
+    Lane<T> bias_slope(scratch.bias_slopes.data(), terms != nullptr ? slope.size() : 0);
+    if (terms != nullptr) bias_slope = slope - delta[query];
+    slope = (slope - delta[query]) * scale;
     // The derivative of softcap needs the logit, which the exponential overwrites.
     if (settings.softcap > 0) slope *= T(1) - (weight / cap).square();
-    weight -= lse[(tile.q0 + i) * lse_stride];
+    if (terms != nullptr) terms->add(query, first, weight.data(), weight.size());
+    weight -= lse[query * lse_stride];
     exponentiate_lanes(weight);
     slope *= weight;
+    if (terms != nullptr && terms->wants_dbias()) {
+      bias_slope *= weight;
+      terms->add_dbias(query, first, bias_slope.data(), bias_slope.size());
+    }
+    if (drops) terms->drop(query, first, weight.data(), weight.size(), kept);
     clear_masked(weight_row, seen, width_of(tile));
     clear_masked(slope_row, seen, width_of(tile));
     round_lane(settings.dtype, weight);
@@ -202,9 +224,9 @@ void differentiate_tile(const TileSettings& settings, const Band& tile, const T*
 }  // namespace
 
 template <class T>
-TileWork tile_forward(const TileSettings& settings, std::span<const BandSlice> bands, int64_t rows,
-                      HeadView<const T> q, HeadView<const T> k, HeadView<const T> v, HeadView<T> o,
-                      T* lse, int64_t lse_stride, TileScratch<T>& scratch) {
+TileWork tile_forward(const TileSettings<T>& settings, std::span<const BandSlice> bands,
+                      int64_t rows, HeadView<const T> q, HeadView<const T> k, HeadView<const T> v,
+                      HeadView<T> o, T* lse, int64_t lse_stride, TileScratch<T>& scratch) {
   TileWork work;
   const int32_t dim_qk = settings.dim_qk, dim_v = settings.dim_v;
   scratch.row_max.assign(static_cast<size_t>(rows), nothing<T>());
@@ -243,7 +265,7 @@ TileWork tile_forward(const TileSettings& settings, std::span<const BandSlice> b
 }
 
 template <class T>
-TileWork tile_backward(const TileSettings& settings, std::span<const BandSlice> bands,
+TileWork tile_backward(const TileSettings<T>& settings, std::span<const BandSlice> bands,
                        HeadView<const T> q, HeadView<const T> k, HeadView<const T> v,
                        HeadView<const T> d_out, const T* lse, int64_t lse_stride, const T* delta,
                        HeadView<T> dq, HeadView<T> dk, HeadView<T> dv, TileScratch<T>& scratch) {
@@ -251,6 +273,7 @@ TileWork tile_backward(const TileSettings& settings, std::span<const BandSlice> 
   const int32_t dim_qk = settings.dim_qk, dim_v = settings.dim_v;
   Dense<T> weight_memory = shape(scratch.logits, settings.tile_rows, settings.tile_columns);
   Dense<T> slope_memory = shape(scratch.slopes, settings.tile_rows, settings.tile_columns);
+  shape(scratch.bias_slopes, 1, settings.tile_columns);
   // dK and dV of the open segment are accumulated in scratch memory and written back when another
   // segment is opened.
   Band open{};
@@ -305,20 +328,20 @@ T dot_product(const T* a, const T* b, int64_t lanes) {
   return (Row(a, lanes) * Row(b, lanes)).sum();
 }
 
-template TileWork tile_forward<float>(const TileSettings&, std::span<const BandSlice>, int64_t,
-                                      HeadView<const float>, HeadView<const float>,
+template TileWork tile_forward<float>(const TileSettings<float>&, std::span<const BandSlice>,
+                                      int64_t, HeadView<const float>, HeadView<const float>,
                                       HeadView<const float>, HeadView<float>, float*, int64_t,
                                       TileScratch<float>&);
-template TileWork tile_backward<float>(const TileSettings&, std::span<const BandSlice>,
+template TileWork tile_backward<float>(const TileSettings<float>&, std::span<const BandSlice>,
                                        HeadView<const float>, HeadView<const float>,
                                        HeadView<const float>, HeadView<const float>, const float*,
                                        int64_t, const float*, HeadView<float>, HeadView<float>,
                                        HeadView<float>, TileScratch<float>&);
-template TileWork tile_forward<double>(const TileSettings&, std::span<const BandSlice>, int64_t,
-                                       HeadView<const double>, HeadView<const double>,
+template TileWork tile_forward<double>(const TileSettings<double>&, std::span<const BandSlice>,
+                                       int64_t, HeadView<const double>, HeadView<const double>,
                                        HeadView<const double>, HeadView<double>, double*, int64_t,
                                        TileScratch<double>&);
-template TileWork tile_backward<double>(const TileSettings&, std::span<const BandSlice>,
+template TileWork tile_backward<double>(const TileSettings<double>&, std::span<const BandSlice>,
                                         HeadView<const double>, HeadView<const double>,
                                         HeadView<const double>, HeadView<const double>,
                                         const double*, int64_t, const double*, HeadView<double>,

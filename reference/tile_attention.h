@@ -1,6 +1,7 @@
 #pragma once
 
 #include "reference/aligned_vector.h"
+#include "reference/tile_terms.h"
 #include "sim/plan/band.h"
 #include "sim/scenario/scenario.h"
 
@@ -20,9 +21,11 @@ struct HeadView {
 };
 
 /// Settings for the tiles of one head.
+template <class T>
 struct TileSettings {
-  double scale = 1.0;    // multiplies q.k
-  double softcap = 0.0;  // 0 = off
+  const TileTerms<T>* terms = nullptr;  // bias, ALiBi and dropout; null: none
+  double scale = 1.0;                   // multiplies q.k
+  double softcap = 0.0;                 // 0 = off
   Dtype dtype = Dtype::fp32;
   int32_t dim_qk = 0;
   int32_t dim_v = 0;
@@ -38,6 +41,7 @@ struct TileScratch {
   AlignedVector<T> k, v, dk, dv;      // [columns of a segment, head_dim]
   AlignedVector<T> logits, slopes;    // [tile_rows, tile_columns]
   AlignedVector<T> row_max, row_sum;  // [rows] running softmax
+  AlignedVector<T> bias_slopes;       // [columns of a tile's row] gradient of the bias
 };
 
 /// Arithmetic done, for the speed report. A tile is clipped to the rows and columns that hold a
@@ -52,15 +56,15 @@ struct TileWork {
 /// lse_stride, natural log; rows that no band covers get 0 and -inf. 16-bit dtypes round P before
 /// the product with V, as tensor cores require; sums are kept in T.
 template <class T>
-TileWork tile_forward(const TileSettings& settings, std::span<const BandSlice> bands, int64_t rows,
-                      HeadView<const T> q, HeadView<const T> k, HeadView<const T> v, HeadView<T> o,
-                      T* lse, int64_t lse_stride, TileScratch<T>& scratch);
+TileWork tile_forward(const TileSettings<T>& settings, std::span<const BandSlice> bands,
+                      int64_t rows, HeadView<const T> q, HeadView<const T> k, HeadView<const T> v,
+                      HeadView<T> o, T* lse, int64_t lse_stride, TileScratch<T>& scratch);
 
 /// Backward of one query head: adds dq to a zeroed view and dk, dv to views that other heads of the
 /// group may already have added to. `lse` and `delta` = rowsum(d_out * out) are those of the whole
 /// row, so that every tile's share is exact.
 template <class T>
-TileWork tile_backward(const TileSettings& settings, std::span<const BandSlice> bands,
+TileWork tile_backward(const TileSettings<T>& settings, std::span<const BandSlice> bands,
                        HeadView<const T> q, HeadView<const T> k, HeadView<const T> v,
                        HeadView<const T> d_out, const T* lse, int64_t lse_stride, const T* delta,
                        HeadView<T> dq, HeadView<T> dk, HeadView<T> dv, TileScratch<T>& scratch);

@@ -283,6 +283,12 @@ void edit_heads(Editor& editor) {
   editor.decimal("softcap", "attention.softcap", attention.softcap, "0: off");
   editor.decimal("rope theta", "attention.rope_theta", attention.rope_theta,
                  "Rotary positions; 0: off");
+  editor.flag("ALiBi", "attention.alibi", attention.alibi,
+              "Logits fall with the distance of query and key, by a slope of each head");
+  editor.choice("bias", "attention.bias", attention.bias, kBiasShapes,
+                "Added to logits: one for each sequence (b) and head (h), or for all (1)");
+  editor.decimal("dropout", "attention.dropout", attention.dropout,
+                 "Share of weights that are dropped; 0: off");
 }
 
 void edit_numerics(Editor& editor) {

@@ -9,6 +9,8 @@
 
 namespace cpscope::kernels {
 
+struct ScoreTermRows;
+
 /// Properties that all kernels of one compute item share. Local query head h reads local KV head
 /// (first_head + h) / group - first_kv_head.
 struct AttentionShape {
@@ -24,6 +26,7 @@ struct AttentionShape {
   int32_t head_dim_v = 0;
   float scale = 1.0f;        // multiplies q.k
   float softcap = 0.0f;      // 0 = off; else logit -> softcap * tanh(logit / softcap)
+  bool has_terms = false;    // bias, ALiBi or dropout: the launch's `terms`
   int64_t keys_per_row = 0;  // average number of keys that a query row sees, 0: unknown; selects
                              // tiles
 };
@@ -69,6 +72,7 @@ struct ForwardLaunch {
   int32_t* counter = nullptr;
   bool merges = false;
   bool rounds = false;
+  const ScoreTermRows* terms = nullptr;  // in host memory, read by the call
 };
 
 /// Rows of dk and dv to be sent in the dtype. They have the strides of dk and dv.
@@ -113,6 +117,7 @@ struct BackwardLaunch {
   int32_t* counters = nullptr;     // two int32, 0 at the start and at the end
   int32_t* turns_taken = nullptr;  // fused: int32 [local head][counter of key_tiles], 0 at start
   int64_t num_turns_taken = 0;     // number of turns_taken that launch_row_statistics clears
+  const ScoreTermRows* terms = nullptr;  // in host memory, read by the calls
 };
 
 }  // namespace cpscope::kernels

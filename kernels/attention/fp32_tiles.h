@@ -37,29 +37,37 @@ __device__ __forceinline__ int32_t thread_y() { return static_cast<int32_t>(thre
 __device__ __forceinline__ int32_t thread_x() { return static_cast<int32_t>(threadIdx.x) % 16; }
 
 /// Rows of one head from `begin` on. Rows from `end` on count as 0 and are not read.
+template <class T>
 struct Fp32Rows {
-  HeadRows<float> head;
+  HeadRows<T> head;
   int32_t begin = 0;
   int32_t end = 0;
 };
 
-/// Starts copying kLanes elements of 64 rows, from element `lane` on.
-template <int kLanes, int kStride>
-__device__ __forceinline__ void stage_rows(float* to, const Fp32Rows& rows, int32_t lane) {
+/// Starts copying kLanes elements of 64 rows, from element `lane` on; 16-bit elements are widened,
+/// which ends before the call does.
+template <int kLanes, int kStride, class T>
+__device__ __forceinline__ void stage_rows(float* to, const Fp32Rows<T>& rows, int32_t lane) {
   constexpr int kQuads = kLanes / 4;
 #pragma unroll 1
   for (int i = 0; i < kFp32Rows * kQuads / kFp32Threads; ++i) {
     const int32_t number = i * kFp32Threads + static_cast<int32_t>(threadIdx.x);
     const int32_t row = number / kQuads, quad = number % kQuads * 4;
-    copy_async_16(shared_address(to + row * kStride + quad),
-                  rows.head.first + (rows.begin + row) * rows.head.stride + lane + quad,
-                  rows.begin + row < rows.end && lane + quad < rows.head.lanes);
+    const bool is_there = rows.begin + row < rows.end && lane + quad < rows.head.lanes;
+    const T* from = rows.head.first + (rows.begin + row) * rows.head.stride + lane + quad;
+    if constexpr (sizeof(T) == sizeof(float)) {
+      copy_async_16(shared_address(to + row * kStride + quad), from, is_there);
+    } else {
+      for (int e = 0; e < 4; ++e)
+        to[row * kStride + quad + e] = is_there ? to_float(from[e]) : 0.0f;
+    }
   }
 }
 
 /// c = a b^T over the head's elements.
-__device__ __forceinline__ void multiply_rows(float (&c)[4][4], const Fp32Rows& a,
-                                              const Fp32Rows& b, Fp32Tiles& tiles) {
+template <class T>
+__device__ __forceinline__ void multiply_rows(float (&c)[4][4], const Fp32Rows<T>& a,
+                                              const Fp32Rows<T>& b, Fp32Tiles& tiles) {
   float* const staged_b = tiles.staged + kFp32Rows * kFp32ChunkStride;
   for (int i = 0; i < 16; ++i) c[i / 4][i % 4] = 0.0f;
   for (int32_t lane = 0; lane < a.head.lanes; lane += kFp32Chunk) {
@@ -93,8 +101,8 @@ __device__ __forceinline__ void put_weights(const float (&c)[4][4], Fp32Tiles& t
 }
 
 /// c += weights b.
-template <int kLanes>
-__device__ __forceinline__ void accumulate_rows(float (&c)[4][kLanes / 16], const Fp32Rows& b,
+template <int kLanes, class T>
+__device__ __forceinline__ void accumulate_rows(float (&c)[4][kLanes / 16], const Fp32Rows<T>& b,
                                                 Fp32Tiles& tiles) {
 #pragma unroll
   for (int chunk = 0; chunk < kLanes / 64; ++chunk) {

@@ -2,6 +2,7 @@
 
 #include "kernels/attention/attention_forward.h"
 #include "kernels/attention/attention_fp32.h"
+#include "kernels/attention/attention_terms.h"
 #include "kernels/attention/key_gradient.h"
 #include "kernels/attention/part_sums.h"
 #include "kernels/attention/query_gradient.h"
@@ -19,7 +20,8 @@
 namespace cpscope::kernels {
 namespace {
 
-bool is_fp32(const AttentionShape& shape) { return shape.dtype == Dtype::fp32; }
+/// True if products are made in fp32: of fp32 inputs, and wherever bias, ALiBi or dropout apply.
+bool is_fp32(const AttentionShape& shape) { return shape.dtype == Dtype::fp32 || shape.has_terms; }
 
 /// Empty, or why no kernel of any generation supports the shape.
 std::string why_not_at_all(const AttentionShape& shape) {
@@ -31,6 +33,8 @@ std::string why_not_at_all(const AttentionShape& shape) {
   if (shape.dtype == Dtype::fp64) return "the kernels take bf16, fp16 and fp32, not fp64";
   return "";
 }
+
+constexpr const char* kPortableTerms = "bias, ALiBi and dropout are in the portable kernels alone";
 
 /// Checks that a kernel reports its begin if another stream waits for that.
 void check_begun(const DeviceTiles& tiles, bool says_so) {
@@ -66,11 +70,13 @@ TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& s
 
 std::string why_not_forward(Generation generation, const AttentionShape& shape) {
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
+  if (generation == Generation::sm90 && shape.has_terms) return kPortableTerms;
   return generation == Generation::sm90 ? why_not_hopper_forward(shape) : "";
 }
 
 std::string why_not_backward(Generation generation, const AttentionShape& shape) {
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
+  if (generation == Generation::sm90 && shape.has_terms) return kPortableTerms;
   return generation == Generation::sm90 ? why_not_hopper_backward(shape) : "";
 }
 
@@ -80,6 +86,7 @@ void launch_forward(Generation generation, const ForwardLaunch& launch, Stream s
                 "only Hopper's forward merges, and in fp32", launch.merges, holds_fp32);
   check_begun(launch.query_tiles, generation == Generation::sm90);
   if (generation == Generation::sm90) return launch_hopper_forward(launch, stream);
+  if (launch.shape.has_terms) return launch_terms_forward(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_forward(launch, stream);
   launch_portable_forward(launch, stream);
 }
@@ -90,6 +97,7 @@ void launch_row_statistics(const BackwardLaunch& launch, Stream stream) {
 
 void launch_query_gradient(Generation generation, const BackwardLaunch& launch, Stream stream) {
   if (generation == Generation::sm90) return launch_hopper_wide_query_gradient(launch, stream);
+  if (launch.shape.has_terms) return launch_terms_query_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_query_gradient(launch, stream);
   launch_portable_query_gradient(launch, stream);
 }
@@ -107,6 +115,7 @@ void launch_key_gradient(Generation generation, const BackwardLaunch& launch, St
   }
   CPSCOPE_CHECK(launch.key_tiles.group_parts == 1, "only Hopper's kernels take groups in parts",
                 launch.key_tiles.group_parts, launch.shape.group);
+  if (launch.shape.has_terms) return launch_terms_key_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_key_gradient(launch, stream);
   launch_portable_key_gradient(launch, stream);
 }

@@ -7,6 +7,7 @@
 #include "sim/base/machine_memory.h"
 #include "sim/plan/item_uses.h"
 #include "sim/plan/visit_items.h"
+#include "sim/run/dtype.h"
 
 #include <algorithm>
 #include <array>
@@ -95,6 +96,7 @@ class DeviceRun {
   /// Runs one direction once; returns the seconds until all its work is done.
   double run_once(Direction direction) {
     engine_.begin_pass();
+    if (direction == Direction::backward) engine_.clear_bias_gradient(main_stream());
     clock_.begin_repeat();
     const auto start = std::chrono::steady_clock::now();
     run_stages(direction);
@@ -254,6 +256,7 @@ class ExecutorCuda : public Executor {
       output.backward_seconds = run.run_pass(Direction::backward);
       if (auto cancelled = run.cancellation()) return *std::move(cancelled);
       engine.collect_backward(output.answer, stream);
+      round_values(plan.scenario.numerics.dtype, output.answer.dbias.values);
     }
     const std::string broken = engine.find_broken_guard(stream);
     if (!broken.empty())

@@ -2,6 +2,7 @@
 
 #include "kernels/group/group_message.h"
 #include "kernels/run/rank_results.h"
+#include "sim/run/dtype.h"
 
 #include <algorithm>
 #include <chrono>
@@ -439,6 +440,7 @@ void NcclRun::gather(RunOutput& output) {
       throw DeviceError(
           fmt::format("the answers of process {} are not those of the plan", process));
   }
+  round_values(plan_.scenario.numerics.dtype, output.answer.dbias.values);
   barrier();
 }
 

@@ -129,6 +129,7 @@ void RankDevice::begin_pass(Direction direction, bool measures_items) {
   engine_.begin_pass(pass_value());
   if (direction == Direction::backward) {
     engine_.move_kept_inputs(false, compute_stream());
+    engine_.clear_bias_gradient(compute_stream());
     wait_for_stream(compute_stream());
   }
   computed_.reset();

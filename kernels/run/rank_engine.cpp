@@ -5,6 +5,7 @@
 #include "kernels/lower/lowered_check.h"
 #include "sim/plan/kept_inputs.h"
 #include "sim/run/dtype.h"
+#include "sim/scenario/score_terms.h"
 
 #include <algorithm>
 #include <chrono>
@@ -76,6 +77,7 @@ AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
   shape.head_dim_v = attention.head_dim_v;
   shape.scale = static_cast<float>(attention.effective_scale());
   shape.softcap = static_cast<float>(attention.softcap);
+  shape.has_terms = has_score_terms(attention);
   return shape;
 }
 
@@ -233,7 +235,8 @@ RankEngine::RankEngine(const LoweredPlan& lowered, IdVector<RankId, bool> is_her
       pairs_(count_pairs(plan_)),
       heads_of_steps_(find_heads_of_steps(plan_)),
       arrays_(lowered, std::move(is_here)),
-      tiles_(plan_) {
+      tiles_(plan_),
+      terms_(plan_, arrays_) {
   for (const RankId rank : plan_.home.ids()) {
     const bool here = arrays_.is_here(rank);
     max_logits_.push_back(here ? arrays_.reserve(fmt::format("rank {} max_logit", to_index(rank)),
@@ -490,6 +493,9 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool sa
   const int32_t head = item.heads.begin;
   ForwardLaunch launch;
   place_rows(item, launch);
+  ScoreTermRows terms;
+  if (terms_.is_on()) terms = terms_.of(item);
+  launch.terms = &terms;
   launch.max_logit = arrays_.at<float>(max_logits_[item.rank]) + head;
   const Generation generation = forward_generation(launch.shape);
   const TileShape tile = forward_tile_shape(generation, launch.shape);
@@ -513,6 +519,9 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   const int32_t head = item.heads.begin;
   BackwardLaunch launch;
   place_rows(item, launch);
+  ScoreTermRows terms;
+  if (terms_.is_on()) terms = terms_.of(item);
+  launch.terms = &terms;
   launch.d_out = arrays_.rows(item.d_out, false, head);
   const bool is_moved = plan_.buffer(item.out).kind == BufferKind::stats;
   if (is_moved) {

@@ -4,6 +4,7 @@
 #include "kernels/lower/lowered_plan.h"
 #include "kernels/rows/row_push.h"
 #include "kernels/run/rank_arrays.h"
+#include "kernels/run/term_store.h"
 #include "kernels/run/tile_store.h"
 #include "sim/plan/item_uses.h"
 #include "sim/run/executor.h"
@@ -74,7 +75,9 @@ class RankEngine {
   /// Reason why no supported device can execute the plan (dtype, head dims), if so.
   static std::optional<std::string> why_not(const Plan& plan);
   /// Device memory that the run needs, including all arrays, guards and lists.
-  int64_t device_bytes() const { return arrays_.total_bytes() + tiles_.total_bytes(); }
+  int64_t device_bytes() const {
+    return arrays_.total_bytes() + tiles_.total_bytes() + terms_.list_bytes();
+  }
 
   void allocate(Stream stream);
   /// Copies the ranks' rows of the packed inputs to their home buffers; rotates q and k if the
@@ -84,6 +87,8 @@ class RankEngine {
   /// Resets the data that a pass keeps between its items. `pass`: counts all passes; the value of
   /// flags of pieces.
   void begin_pass(int32_t pass = 0);
+  /// Clears the gradient of the bias, before each backward. Waits for the stream if there is one.
+  void clear_bias_gradient(Stream stream) { terms_.clear_gradient(stream); }
   /// Where queries move in the backward: finds lse and delta of the rank's own rows, which are sent
   /// beside them. They touch sent_statistics_use.
   void make_sent_statistics(RankId rank, Stream stream);
@@ -235,6 +240,7 @@ class RankEngine {
   std::map<std::pair<int32_t, int32_t>, HeadRange> heads_of_steps_;  // [rank, step] of the backward
   RankArrays arrays_;
   TileStore tiles_;
+  TermStore terms_;
   struct KeptArray {
     BufferId buffer{};
     bool is_second = false;

@@ -111,6 +111,7 @@ void RankEngine::load(const RunInputs& inputs, Stream stream) {
   std::copy(inputs.sink.begin(), inputs.sink.end(), sink.begin());
   copy_to_device(arrays_.at(sink_), sink.data(), attention_.heads * int64_t{sizeof(float)}, stream);
   fill_bytes(arrays_.at(d_sink_), 0, attention_.heads * int64_t{sizeof(double)}, stream);
+  terms_.load(inputs, stream);
   for (const RankId rank : plan_.home.ids()) {
     if (!arrays_.is_here(rank)) continue;
     const HomeBuffers& home = plan_.home[rank];
@@ -224,6 +225,7 @@ void RankEngine::collect_backward(Answer& answer, Stream stream) {
     collect_rows(home.dkv, true, plan_.kv_lists[rank], dv, stream);
   }
   if (attention_.softmax_type == SoftmaxType::learnable) collect_sink_gradient(answer, stream);
+  terms_.collect(answer, stream);
 }
 
 void RankEngine::add_sink_gradient(BufferId out, BufferId d_out, Stream stream) {

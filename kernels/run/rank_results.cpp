@@ -71,6 +71,7 @@ Bytes encode_results(const Plan& plan, std::span<const RankId> ranks, const RunO
   }
   put_list(bytes, output.answer.max_logit);
   put_list(bytes, output.answer.d_sink);
+  put_list(bytes, output.answer.dbias.values);
   put_list(bytes, output.events);
   put_list(bytes, output.forward_seconds);
   put_list(bytes, output.backward_seconds);
@@ -91,6 +92,7 @@ bool add_results(const Plan& plan, std::span<const RankId> ranks, std::span<cons
   const auto sum = [](double a, double b) { return a + b; };
   combine(output.answer.max_logit, reader.take_list<double>(), larger);
   combine(output.answer.d_sink, reader.take_list<double>(), sum);
+  combine(output.answer.dbias.values, reader.take_list<double>(), sum);
   for (const ItemEvent& event : reader.take_list<ItemEvent>()) output.events.push_back(event);
   combine(output.forward_seconds, reader.take_list<double>(), larger);
   combine(output.backward_seconds, reader.take_list<double>(), larger);

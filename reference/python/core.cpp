@@ -114,6 +114,9 @@ nb::dict settings_of(const ScenarioBox& box) {
   all["softmax_type"] = name(s.attention.softmax_type);
   all["rope_theta"] = s.attention.rope_theta;
   all["rope_q_position"] = name(s.attention.rope_q_position);
+  all["alibi"] = s.attention.alibi;
+  all["bias"] = name(s.attention.bias);
+  all["dropout"] = s.attention.dropout;
   all["qkv_format"] = name(s.batch.qkv_format);
   all["lengths"] = s.batch.lengths;
   all["kv_lengths"] = s.batch.kv_lengths;

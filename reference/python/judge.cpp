@@ -77,6 +77,7 @@ nb::dict inputs_dict(RunInputs inputs) {
     all[name.c_str()] = tensor_to_numpy(std::move(*tensor));
   }
   if (!inputs.sink.empty()) all["sink"] = to_numpy_by_head(std::move(inputs.sink));
+  if (!inputs.bias.values.empty()) all["bias"] = tensor_to_numpy(std::move(inputs.bias));
   return all;
 }
 
@@ -125,6 +126,11 @@ Result<RunInputs> take_inputs(const ForeignRecord& record, const BatchSlots& slo
     if (sink == nullptr) return lacks("sink", "softmax_type is learnable: [heads]");
     inputs.sink = sink->values;
   }
+  if (scenario.attention.bias != BiasShape::none) {
+    const Tensor* bias = record.find("bias");
+    if (bias == nullptr) return lacks("bias", "[sequences or 1, heads or 1, queries, keys]");
+    inputs.bias = *bias;
+  }
   return inputs;
 }
 
@@ -138,6 +144,7 @@ nb::dict answer_dict(Answer answer, bool has_backward) {
   all["dk"] = tensor_to_numpy(std::move(answer.dk));
   all["dv"] = tensor_to_numpy(std::move(answer.dv));
   if (!answer.d_sink.empty()) all["d_sink"] = to_numpy_by_head(std::move(answer.d_sink));
+  if (!answer.dbias.values.empty()) all["dbias"] = tensor_to_numpy(std::move(answer.dbias));
   return all;
 }
 

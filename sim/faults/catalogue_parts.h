@@ -30,6 +30,7 @@ std::vector<Fault> hand_over_faults();  // inputs: rows, orders, positions
 std::vector<Fault> executor_faults();   // walker: a wrong computation
 std::vector<Fault> message_faults();    // message order and matching
 std::vector<Fault> partial_faults();    // plans: results that other ranks merge
+std::vector<Fault> term_faults();       // walker: bias, ALiBi, dropout
 std::vector<Fault> fp8_faults();        // dtype fp8: scales and casts
 
 /// Shares of all blocks that a rank computed with are added on that rank and stay there.

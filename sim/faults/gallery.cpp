@@ -76,9 +76,13 @@ int64_t count_exercised(const Referee& referee, const Examination& clean,
   for (const ItemWork& work : clean.trace.work) ++balance[key(work)];
   for (const ItemWork& work : faulty.trace.work) --balance[key(work)];
   for (const auto& [work, surplus] : balance) cells += std::abs(surplus);
-  // d_sink is the only answer that is in no buffer.
+  // d_sink and dbias are in no buffer.
   const std::vector<double>&right = clean.answer.d_sink, &seen = faulty.answer.d_sink;
   for (size_t head = 0; head < right.size(); ++head) cells += right[head] != seen[head] ? 1 : 0;
+  const std::vector<double>&right_bias = clean.answer.dbias.values,
+        &seen_bias = faulty.answer.dbias.values;
+  for (size_t cell = 0; cell < right_bias.size(); ++cell)
+    cells += right_bias[cell] != seen_bias[cell] ? 1 : 0;
   return cells + faulty.changed_posts;
 }
 
@@ -97,7 +101,8 @@ std::optional<FoundPlace> locate(const Referee& referee, const Examination& clea
   const auto parting =
       find_parting(referee.plan.plan(), clean.trace, faulty.carried_out->plan(), faulty.trace);
   if (!parting) {
-    // d_sink is collected after the last stage, so the place is the last item of the rank.
+    // d_sink and dbias are collected after the last stage, so the place is the last item of the
+    // rank.
     if (alarm.detector != Detector::gradient || alarm.rank < 0) return std::nullopt;
     const std::vector<FinishItem>& items = referee.plan.plan().backward.finishes;
     const auto item = std::find_if(items.begin(), items.end(), [&](const FinishItem& candidate) {

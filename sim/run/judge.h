@@ -29,6 +29,9 @@ struct RunInputs {
   BatchSlots slots;
   Tensor q, k, v, d_out;     // d_out is empty when backward is off
   std::vector<double> sink;  // [heads] when softmax_type is learnable, else empty
+  // [sequences or 1, heads or 1, longest queries, longest keys], by positions among valid tokens;
+  // empty without a bias. Cells beyond a sequence are never read.
+  Tensor bias = {};
   Fp8History fp8 = {};       // dtype fp8 only
 };
 
@@ -37,6 +40,7 @@ struct Answer {
   Tensor out, lse, dq, dk, dv;
   std::vector<double> max_logit;  // [heads], -inf if nothing is visible
   std::vector<double> d_sink;     // [heads] when softmax_type is learnable
+  Tensor dbias = {};              // as the bias; 0 where no pair is visible
 };
 
 /// The length that each row would have if the terms of its sum were independent: the root of the
@@ -45,6 +49,7 @@ struct Answer {
 /// number per row of the tensor; empty if the answer has no such tensor.
 struct TermLengths {
   std::vector<double> out, dq, dk, dv;
+  std::vector<double> dbias;  // [sequence or 1, head or 1, query]
 };
 
 /// What an independent judge provides for grading: the exact answer in double, and the answer of a
@@ -125,6 +130,16 @@ struct RowAddress {
   friend auto operator<=>(const RowAddress&, const RowAddress&) = default;
 };
 
+/// What bias, ALiBi and dropout do to one pair.
+struct PairTerm {
+  double added = 0.0;   // to the logit, after scale and cap
+  double factor = 1.0;  // of the weight, after the softmax
+  double times = 1.0;   // how often the weight counts in the row's sum
+};
+/// The terms of query position i, key position j of a sequence and a query head. Called from any
+/// thread.
+using PairTermsOf = std::function<PairTerm(int64_t sequence, int32_t head, int64_t i, int64_t j)>;
+
 /// Attention with a mistake in it, or without one: what is visible, where rows are rotated to, and
 /// what the logits are multiplied with. Tokens are packed padded ids.
 struct AlteredAttention {
@@ -133,7 +148,9 @@ struct AlteredAttention {
   std::vector<int64_t> query_positions, key_positions;  // [token] of RoPE; unused without theta
   double theta = 0.0;                                   // 0: no RoPE
   double scale = 1.0;
-  double softcap = 0.0;             // 0: off
+  double softcap = 0.0;  // 0: off
+  /// Of a query token, a key token and a query head; empty: none.
+  std::function<PairTerm(int64_t query, int64_t key, int32_t head)> terms = {};
   std::vector<int32_t> kv_head_of;  // [query head]
   /// The query whose lse makes the weights of a pair in the gradients; empty: the query itself.
   std::function<int64_t(int64_t query, int32_t key_rank)> lse_row = {};
@@ -192,6 +209,8 @@ struct MaskWitness {
   std::function<VisibleKeysOfSequence(const Scenario&)> visible_keys;
   /// Compiles the mask of a scenario once and then answers for one pair after the other.
   std::function<IsVisible(const Scenario&)> is_visible;
+  /// Bias, ALiBi and dropout of a scenario; refers to both arguments. Empty where it has none.
+  std::function<PairTermsOf(const Scenario&, const RunInputs&)> terms;
   /// The rows that may be non-zero: all except padding, queries that see no key and keys that no
   /// query sees. Linear in the tokens if nearly all rows may be.
   std::function<LiveRows(const Scenario&, const BatchSlots&)> live_rows;

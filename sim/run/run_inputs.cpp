@@ -2,6 +2,7 @@
 
 #include "sim/base/parallel.h"
 #include "sim/run/fp8_history.h"
+#include "sim/scenario/score_terms.h"
 
 #include <algorithm>
 #include <limits>
@@ -72,6 +73,27 @@ Tensor make_run_input(const Scenario& scenario, const BatchSlots& slots, InputTe
                     has_v_lanes ? attention.head_dim_v : attention.head_dim_qk, poison);
 }
 
+Tensor make_bias(const Scenario& scenario, bool poison) {
+  const Batch& batch = scenario.batch;
+  const BiasExtents extents = bias_extents(scenario.attention, batch);
+  const double beyond = poison ? std::numeric_limits<double>::quiet_NaN() : 0.0;
+  Tensor bias =
+      make_filled_tensor("bias", {extents.sequences, extents.heads, extents.queries, extents.keys},
+                         scenario.numerics.dtype, beyond);
+  for_each_index(extents.sequences * extents.heads * extents.queries, [&](int64_t row) {
+    const int64_t query = row % extents.queries, plane = row / extents.queries;
+    const auto sequence = static_cast<size_t>(plane / extents.heads);
+    const bool is_shared = extents.sequences == 1;
+    if (!is_shared && query >= batch.lengths[sequence]) return;
+    const int64_t keys = is_shared ? extents.keys : batch.kv_lengths[sequence];
+    fill_input_row(scenario.numerics, InputTensor::bias,
+                   {.sequence = plane / extents.heads, .position = query, .is_valid = true},
+                   static_cast<int32_t>(plane % extents.heads),
+                   bias.values.data() + row * extents.keys, static_cast<int32_t>(keys));
+  });
+  return bias;
+}
+
 RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, bool poison) {
   RunInputs inputs;
   inputs.slots = slots;
@@ -82,6 +104,7 @@ RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, boo
     inputs.d_out = make_run_input(scenario, slots, InputTensor::d_out, poison);
   if (scenario.attention.softmax_type == SoftmaxType::learnable)
     inputs.sink = sink_logits(scenario.numerics, scenario.attention.heads);
+  if (scenario.attention.bias != BiasShape::none) inputs.bias = make_bias(scenario, poison);
   inputs.fp8 = history_before(scenario, slots);
   return inputs;
 }
@@ -93,7 +116,8 @@ int64_t run_inputs_bytes(const Scenario& scenario, const BatchSlots& slots) {
       (attention.head_dim_qk + (scenario.numerics.backward ? attention.head_dim_v : 0));
   const int64_t kv_side =
       slots.kv_tokens * attention.kv_heads * (attention.head_dim_qk + attention.head_dim_v);
-  return (q_side + kv_side) * static_cast<int64_t>(sizeof(double));
+  const int64_t bias = bias_extents(attention, scenario.batch).cells();
+  return (q_side + kv_side + bias) * static_cast<int64_t>(sizeof(double));
 }
 
 }  // namespace cpscope

@@ -13,7 +13,10 @@ namespace cpscope {
 /// d_out is NaN.
 RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, bool poison);
 
-/// One of these inputs, not the sink.
+/// The bias of a scenario that has one. With `poison` cells beyond a sequence are NaN, else 0.
+Tensor make_bias(const Scenario& scenario, bool poison);
+
+/// One of these inputs, not the sink and not the bias.
 Tensor make_run_input(const Scenario& scenario, const BatchSlots& slots, InputTensor which,
                       bool poison);
 

@@ -252,6 +252,17 @@ void roll_moving_queries(uint64_t seed, const RandomSpace& space, int32_t heads,
 }
 
 /// Draws of its own, for the same reason.
+void roll_score_terms(uint64_t seed, Attention& attention) {
+  Dice dice(seed ^ 0xa11b1a5);
+  if (!dice.chance(15)) return;
+  attention.alibi = dice.chance(50);
+  if (dice.chance(50))
+    attention.bias =
+        dice.pick({BiasShape::one_h, BiasShape::one_one, BiasShape::b_one, BiasShape::b_h});
+  if (dice.chance(50)) attention.dropout = dice.pick({0.1, 0.5, 0.9});
+}
+
+/// Draws of its own, for the same reason.
 void roll_pad_side(uint64_t seed, Batch& batch) {
   if (Dice(seed ^ 0x1ef75a9d).chance(25)) batch.pad_side = PadSide::left;
 }
@@ -266,6 +277,10 @@ void roll_fp8(uint64_t seed, Scenario& scenario) {
                                                : dice.pick({Fp8KvWire::fp8, Fp8KvWire::bf16});
   scenario.numerics.dtype = Dtype::bf16;
   scenario.numerics.fp8 = fp8;
+  Attention& attention = scenario.attention;
+  attention.alibi = false;
+  attention.bias = BiasShape::none;
+  attention.dropout = 0;
   // With larger logits the rounding of one element of q decides which key takes all the weight.
   if (scenario.attention.softmax_scale > 1) scenario.attention.softmax_scale = 0;
 }
@@ -290,6 +305,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   scenario.batch.pad_between_seqs = scenario.parallel.layout != LayoutKind::lpt || dice.chance(50);
   roll_rotation_and_slots(seed, scenario);
   roll_pad_side(seed, scenario.batch);
+  roll_score_terms(seed, scenario.attention);
   Numerics& numerics = scenario.numerics;
   numerics.dtype =
       space.any_dtype ? dice.pick({Dtype::bf16, Dtype::fp16, Dtype::fp32}) : Dtype::fp64;

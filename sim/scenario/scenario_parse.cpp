@@ -4,6 +4,7 @@
 #include "sim/scenario/scenario_file.h"
 #include "sim/scenario/scenario_names.h"
 #include "sim/scenario/scenario_parts.h"
+#include "sim/scenario/score_terms.h"
 #include "sim/scenario/table_reader.h"
 #include "sim/scenario/text_file.h"
 #include "sim/scenario/toml_document.h"
@@ -256,15 +257,14 @@ void refuse_unfinished(const ScenarioTables& tables, const Scenario& scenario) {
                                 "leave it out");
   };
   const Attention& attention = scenario.attention;
-  refuse(attention.alibi, tables.attention, "alibi", "ALiBi");
-  refuse(attention.bias != BiasShape::none, tables.attention, "bias", "Attention bias");
-  refuse(attention.dropout > 0, tables.attention, "dropout", "Dropout");
+  refuse(attention.dropout > 0 && attention.dropout_mode == DropoutMode::framework,
+         tables.attention, "dropout_mode", "A draw of its own for each compute item");
   refuse(attention.latent_dim > 0, tables.attention, "latent_dim", "Latent attention");
   if (!scenario.numerics.fp8) return;
   refuse(attention.alibi, tables.attention, "alibi", "ALiBi with dtype fp8");
-  refuse(attention.bias != BiasShape::none, tables.attention, "bias", "bias with dtype fp8");
-  refuse(attention.dropout > 0, tables.attention, "dropout", "dropout with dtype fp8");
-  refuse(attention.latent_dim > 0, tables.attention, "latent_dim", "latent_dim with dtype fp8");
+  refuse(attention.bias != BiasShape::none, tables.attention, "bias", "Bias with dtype fp8");
+  refuse(attention.dropout > 0, tables.attention, "dropout", "Dropout with dtype fp8");
+  refuse(attention.latent_dim > 0, tables.attention, "latent_dim", "Latent attention with dtype fp8");
 }
 
 ScenarioTables open_tables(const TomlValue& root, Complaints& complaints, ScenarioOrigin origin,
@@ -352,6 +352,9 @@ Result<LoadedScenario> parse_logged(std::string_view text, const std::string& pa
   read_fp8(tables.fp8, scenario.numerics);
   refuse_unfinished(tables, scenario);
   read_batch(tables, base_dir, scenario.batch);
+
+  if (const auto reason = bias_too_large(scenario.attention, scenario.batch))
+    complaints.refuse(tables.attention.place("bias"), *reason, "use fewer tokens or heads");
 
   // Slices and orders are checked against the batch, so they need one; their form is checked
   // anyway.

@@ -44,7 +44,7 @@ RunRecord ForeignCase::in_rank_order() const {
   RunRecord record = record_;
   const Layout& layout = plan().layout;
   for (Tensor& tensor : record.tensors) {
-    if (tensor.shape.size() < 2) continue;
+    if (tensor.shape.size() < 2 || tensor.shape.size() == 4) continue;  // a bias is by positions
     tensor = take_rows(tensor, rank_order_ids(layout.runs(side_of(tensor.name)).values()));
   }
   return record;
@@ -54,7 +54,7 @@ RunRecord ForeignCase::of_rank(int32_t rank) const {
   RunRecord record = record_;
   const Layout& layout = plan().layout;
   for (Tensor& tensor : record.tensors) {
-    if (tensor.shape.size() < 2) continue;
+    if (tensor.shape.size() < 2 || tensor.shape.size() == 4) continue;  // a bias is by positions
     tensor = take_rows(tensor, expand(layout.runs(side_of(tensor.name))[RankId{rank}]));
   }
   return record;

@@ -545,6 +545,7 @@ std::vector<PlantedMistake> make_mistakes() {
         for (size_t i = 0; i < answer.dk.values.size(); ++i)
           answer.dk.values[i] = answer.dk.values[i] + answer.dv.values[i];
       }));
+  for (PlantedMistake& mistake : planted_terms()) all.push_back(std::move(mistake));
   return all;
 }
 

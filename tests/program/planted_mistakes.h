@@ -51,6 +51,8 @@ struct PlantedMistake {
   std::function<Answer(const Plan&, const RunInputs&)> plant;
 };
 const std::vector<PlantedMistake>& planted_mistakes();
+/// Those of bias, ALiBi and dropout; among planted_mistakes().
+std::vector<PlantedMistake> planted_terms();
 
 /// A random scenario of this mistake, as TOML.
 std::string random_scenario_of(const PlantedMistake& mistake, const std::string& dtype,

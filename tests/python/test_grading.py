@@ -459,3 +459,24 @@ def test_packed_documents_may_be_a_batch_of_one_in_any_format():
     assert scenario.grade(flex, format="bhsd")
     flex["out"] = flex["out"][:, :, ::-1]
     assert not scenario.grade(flex, format="bhsd")
+
+
+def test_a_bias_of_ones_own_is_the_question_and_its_gradient_an_answer():
+    keys = dict(heads=2, kv_heads=1, head_dim=8, alibi=True, dropout=0.25, lengths=[9, 14], cp_size=2, dtype="fp32")
+    biased = cpscope.Scenario.of(bias="1hss", **keys)
+    tensors = biased.inputs()
+    assert tensors["bias"].shape == (1, 2, 14, 14)
+    tensors["bias"] = np.float32(0.5 * tensors["bias"]).astype(np.float64)
+    answers = biased.oracle(tensors)
+    grade = biased.grade({**tensors, **answers})
+    assert grade.passed, repr(grade)
+    assert answers["dbias"].shape == (1, 2, 14, 14) and not np.triu(answers["dbias"][0, 0], 1).any()
+    answers["dbias"][0, 1, 13, 5] += 0.1
+    failed = biased.grade({**tensors, **answers})
+    assert [name for name, tensor in failed.tensors.items() if not tensor["passed"]] == ["dbias"]
+    worst = failed.tensors["dbias"]["worst"]
+    assert (worst["token"], worst["head"]) == (biased.layout().sequences[1].q_valid_begin + 13, 1)
+    with pytest.raises(cpscope.InputError, match=r'"bias" has a shape that fits nothing'):
+        biased.grade({**tensors, **answers, "bias": tensors["bias"][0, 0]})
+    with pytest.raises(cpscope.InputError, match="the scenario has no bias"):
+        cpscope.Scenario.of(**keys).grade({**tensors, **answers})

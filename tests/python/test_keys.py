@@ -29,7 +29,7 @@ def test_every_key_has_a_type_a_default_and_a_meaning():
 
 
 def test_every_key_of_the_list_is_a_keyword_that_types_know():
-    tables = ("", "attention", "batch", "parallel", "numerics")
+    tables = ("", "attention", "batch", "parallel", "numerics", "fp8")
     own = [one["key"] for one in cpscope.keys() if one["table"] in tables]
     known = typing.get_type_hints(cpscope.ScenarioKeys)
     assert set(own) <= set(known)
@@ -37,7 +37,7 @@ def test_every_key_of_the_list_is_a_keyword_that_types_know():
     assert all(name.startswith(("cu_seqlens", "max_seqlen", "packed_seq_params", "total_tokens")) for name in others), others
 
 
-@pytest.mark.parametrize("table", ["attention", "batch", "parallel", "numerics"])
+@pytest.mark.parametrize("table", ["attention", "batch", "parallel", "numerics", "fp8"])
 def test_choices_are_all_that_the_parser_takes(table):
     for key in listed(table).values():
         if not key["choices"]:

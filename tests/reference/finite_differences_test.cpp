@@ -68,6 +68,7 @@ TEST_P(FiniteDifferences, AgreeWithTheGradients) {
   compare(tiny, tiny.inputs.k.values, answer.dk.values, "k");
   compare(tiny, tiny.inputs.v.values, answer.dv.values, "v");
   compare(tiny, tiny.inputs.sink, answer.d_sink, "sink");
+  compare(tiny, tiny.inputs.bias.values, answer.dbias.values, "bias");
 }
 
 void use_slices(Scenario& scenario) {
@@ -154,7 +155,32 @@ std::vector<GradientCase> gradient_cases() {
          s.attention.rope_theta = 10.0;
          s.attention.window_left = 1;
        }},
+      {"Alibi", [](Scenario& s) { s.attention.alibi = true; }},
+      {"BiasOfHeads", [](Scenario& s) { s.attention.bias = BiasShape::one_h; }},
+      {"BiasOfSequences", [](Scenario& s) { s.attention.bias = BiasShape::b_one; }},
+      {"BiasForAll", [](Scenario& s) { s.attention.bias = BiasShape::one_one; }},
+      {"BiasOfBothWithSoftcapAndASink",
+       [](Scenario& s) {
+         s.attention.bias = BiasShape::b_h;
+         s.attention.softcap = 1.0;
+         s.attention.softmax_type = SoftmaxType::learnable;
+       }},
+      {"Dropout", [](Scenario& s) { s.attention.dropout = 0.4; }},
+      {"DropoutWithBiasAndGroupedHeads",
+       [](Scenario& s) {
+         s.attention.dropout = 0.4;
+         s.attention.bias = BiasShape::one_h;
+         s.attention.kv_heads = 1;
+         s.attention.softmax_type = SoftmaxType::learnable;
+       }},
       {"Everything", use_everything},
+      {"EverythingWithTerms",
+       [](Scenario& s) {
+         use_everything(s);
+         s.attention.alibi = true;
+         s.attention.bias = BiasShape::b_one;
+         s.attention.dropout = 0.2;
+       }},
   };
 }
 

@@ -50,8 +50,9 @@ std::vector<T> random_values(int64_t count, Dtype dtype, uint64_t seed) {
   return values;
 }
 
-TileSettings settings_of(const TileCase& tiles) {
-  TileSettings settings;
+template <class T>
+TileSettings<T> settings_of(const TileCase& tiles) {
+  TileSettings<T> settings;
   settings.scale = 1.0 / std::sqrt(static_cast<double>(tiles.dim_qk));
   settings.softcap = tiles.softcap;
   settings.dtype = tiles.dtype;
@@ -83,7 +84,7 @@ TileRun<T> prepare(const TileCase& tiles) {
 /// Forward, delta and backward of the last head.
 template <class T>
 void run_tiles(const TileCase& tiles, TileRun<T>& run, TileScratch<T>& scratch) {
-  const TileSettings settings = settings_of(tiles);
+  const TileSettings<T> settings = settings_of<T>(tiles);
   const int64_t head = tiles.heads - 1;
   const auto view = [&](auto& values, int32_t lanes) {
     return HeadView<T>{values.data() + head * lanes, int64_t{tiles.heads} * lanes};

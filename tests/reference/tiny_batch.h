@@ -2,6 +2,7 @@
 
 #include "sim/run/dtype.h"
 #include "sim/run/judge.h"
+#include "sim/run/run_inputs.h"
 #include "sim/scenario/scenario.h"
 
 #include <cmath>
@@ -103,6 +104,7 @@ inline TinyBatch make_tiny_batch(Scenario scenario,
       tiny.inputs.sink.push_back(round_to(Dtype::fp32, random.next()));
     }
   }
+  if (attention.bias != BiasShape::none) tiny.inputs.bias = make_bias(scenario, true);
   tiny.scenario = std::move(scenario);
   return tiny;
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A third opinion on cpscope records, in torch, that shares no code with the C++.
 
-Reads records (safetensors, written by `cpscope run --record`), takes q, k, v, d_out and sink from
+Reads records (safetensors, written by `cpscope run --record`), takes q, k, v, d_out, sink and bias from
 them, builds slots and mask from the words of the scenario in their metadata, runs matmul and
-softmax in fp64 with autograd, and compares out, lse, dq, dk, dv, max_logit and d_sink.
+softmax in fp64 with autograd, and compares out, lse, dq, dk, dv, max_logit, d_sink and dbias.
 
     torch_opinion.py --tolerance 1e-10 a.safetensors b.safetensors
 
@@ -70,6 +70,9 @@ def fill_attention(scenario):
         "softmax_type": "vanilla",
         "rope_theta": 0.0,
         "rope_q_position": "auto",
+        "alibi": False,
+        "bias": "none",
+        "dropout": 0.0,
         "kv_heads": given["heads"],
     }
     filled.update(given)
@@ -140,8 +143,9 @@ def place_slots(valid, slots, scenario, tokens, what):
     """(first valid id, valid) of every sequence; checks the buffer's size against the layout's rule."""
     parallel, batch = scenario["parallel"], scenario["batch"]
     layout = parallel.get("layout", "dual_chunk")
-    # bshd and sbhd: these layouts cut every row alone.
-    cuts_rows = batch.get("qkv_format", "thd") != "thd" and layout in ("contiguous", "dual_chunk_packed", "striped")
+    # bshd and sbhd: these layouts cut every row alone, but not the keys of lpt.
+    cuts_rows = (batch.get("qkv_format", "thd") != "thd" and layout in ("contiguous", "dual_chunk_packed", "striped")
+                 and not parallel.get("cuts_whole_buffer", False))
     cut = 2 * parallel["cp_size"] if layout == "dual_chunk" else tail_multiple(parallel) if cuts_rows else 1
     slots = [round_up(slot, math.lcm(cut, slot_multiple(batch))) for slot in slots]
     # Padding stands behind the tokens of a slot, or before them.
@@ -176,7 +180,7 @@ def find_places(scenario, layout, tokens, kv_tokens):
     is_cross = kv_lengths != lengths or kv_slots != slots
     if is_cross and scenario["parallel"].get("layout", "").startswith("lpt"):
         # KV of lpt under cross attention: contiguous equal cut.
-        kv_scenario = dict(scenario, parallel=dict(scenario["parallel"], layout="contiguous"))
+        kv_scenario = dict(scenario, parallel=dict(scenario["parallel"], layout="contiguous", cuts_whole_buffer=True))
     return (
         place_slots(lengths, slots, scenario, tokens, "queries"),
         place_slots(kv_lengths, kv_slots, kv_scenario, kv_tokens, "keys"),
@@ -241,7 +245,48 @@ def rotate(rows, theta, first=0):
     return torch.cat([turned_low, turned_high, rest], dim=2)
 
 
-def attend(attention, q, k, v, sink, mask):
+def alibi_terms(heads, num_queries, num_keys):
+    """[heads, queries, keys]: minus the slope times the distance from the key below which the query stands."""
+    n = 2 ** int(math.floor(math.log2(heads)))
+    slopes = [2.0 ** (-8.0 * k / n) for k in range(1, n + 1)]
+    slopes += [2.0 ** (-4.0 * (2 * k - 1) / n) for k in range(1, heads - n + 1)]
+    i = torch.arange(num_queries, dtype=torch.float64).unsqueeze(1) + (num_keys - num_queries)
+    distance = (i - torch.arange(num_keys, dtype=torch.float64)).abs()
+    return -torch.tensor(slopes, dtype=torch.float64).view(-1, 1, 1) * distance
+
+
+def philox_words(seed, sequence, heads, num_queries, num_keys):
+    """[heads, queries, keys] One random word of 32 bits for each pair: Philox 4x32 with 10 rounds."""
+    low = numpy.uint64(0xFFFFFFFF)
+    h, i, j = numpy.meshgrid(numpy.arange(heads), numpy.arange(num_queries), numpy.arange(num_keys), indexing="ij")
+    c = [numpy.uint64(1) * (j // 4).astype("uint64"), i.astype("uint64"), h.astype("uint64"),
+         numpy.full(h.shape, sequence, dtype="uint64")]
+    k0, k1 = seed & 0xFFFFFFFF, seed >> 32
+    for _ in range(10):
+        left, right = c[0] * numpy.uint64(0xD2511F53), c[2] * numpy.uint64(0xCD9E8D57)
+        c = [(right >> numpy.uint64(32)) ^ c[1] ^ numpy.uint64(k0), right & low,
+             (left >> numpy.uint64(32)) ^ c[3] ^ numpy.uint64(k1), left & low]
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return numpy.choose(j % 4, c)
+
+
+def pair_terms(scenario, attention, bias, sequence, num_queries, num_keys):
+    """What is added to the logits, and the factor of the weights, [heads, queries, keys]; None: nothing."""
+    heads = attention["heads"]
+    added = factor = None
+    if attention["alibi"]:
+        added = alibi_terms(heads, num_queries, num_keys)
+    if bias is not None:
+        of_sequence = bias[sequence if bias.shape[0] > 1 else 0][:, :num_queries, :num_keys]
+        added = of_sequence.expand(heads, -1, -1) if added is None else added + of_sequence
+    if attention["dropout"] > 0.0:
+        words = philox_words(scenario.get("numerics", {}).get("seed", 1), sequence, heads, num_queries, num_keys)
+        kept = 1.0 - attention["dropout"]
+        factor = torch.tensor((words < kept * 2.0**32) / kept)
+    return added, factor
+
+
+def attend(attention, q, k, v, sink, mask, added=None, factor=None):
     """out [rows, heads, head_dim_v], lse [rows, heads] and max_logit [heads] of one sequence; all
     rows see at least one key. sink: [heads], or None."""
     group = attention["heads"] // attention["kv_heads"]
@@ -250,6 +295,8 @@ def attend(attention, q, k, v, sink, mask):
     logits = attention["softmax_scale"] * torch.matmul(q.permute(1, 0, 2), k.permute(1, 2, 0))
     if attention["softcap"] > 0.0:
         logits = attention["softcap"] * torch.tanh(logits / attention["softcap"])
+    if added is not None:
+        logits = logits + added
     logits = logits.masked_fill(~mask, -math.inf)
     max_logit = logits.detach().amax(dim=(1, 2))
     if sink is not None:
@@ -257,6 +304,8 @@ def attend(attention, q, k, v, sink, mask):
         column = sink.view(-1, 1, 1).expand(-1, logits.shape[1], 1)
         logits = torch.cat([logits, column], dim=2)
     weights = torch.softmax(logits, dim=2)[:, :, : k.shape[0]]
+    if factor is not None:
+        weights = weights * factor
     out = torch.matmul(weights, v.permute(1, 0, 2)).permute(1, 0, 2)
     return out, torch.logsumexp(logits, dim=2).detach().permute(1, 0), max_logit
 
@@ -283,21 +332,31 @@ def compute_opinion(scenario, tensors, layout):
         if attention["softmax_type"] == "learnable":
             opinion["d_sink"] = numpy.zeros(heads)
 
+    bias = None
+    if attention["bias"] != "none":
+        # Cells beyond a sequence may be NaN, and no sequence reads them.
+        bias = torch.tensor(numpy.nan_to_num(tensors["bias"])).requires_grad_(has_backward)
+    if bias is not None and has_backward:
+        opinion["dbias"] = numpy.zeros(tensors["bias"].shape)
+
     first_query = first_key = 0
-    for (q_begin, num_queries), (kv_begin, num_keys) in zip(q_places, kv_places):
+    for sequence, ((q_begin, num_queries), (kv_begin, num_keys)) in enumerate(zip(q_places, kv_places)):
         rows, keys = slice(q_begin, q_begin + num_queries), slice(kv_begin, kv_begin + num_keys)
         mask = build_mask(attention, num_queries, num_keys, first_query, first_key)
         first_query, first_key = first_query + num_queries, first_key + num_keys
         seeing = mask.any(dim=1)
         # A sequence whose rows all are empty keeps zeros and -inf.
         if seeing.any():
-            run_sequence(attention, tensors, opinion, (rows, keys), mask, sink)
+            terms = pair_terms(scenario, attention, bias, sequence, num_queries, num_keys)
+            run_sequence(attention, tensors, opinion, (rows, keys), mask, sink, terms)
     if "d_sink" in opinion and sink.grad is not None:
         opinion["d_sink"] = sink.grad.numpy()
+    if "dbias" in opinion and bias.grad is not None:
+        opinion["dbias"] = bias.grad.numpy()
     return opinion
 
 
-def run_sequence(attention, tensors, opinion, place, mask, sink):
+def run_sequence(attention, tensors, opinion, place, mask, sink, terms):
     """One sequence, forward and backward, written into `opinion`."""
     rows, keys = place
     seeing = mask.any(dim=1)
@@ -309,7 +368,8 @@ def run_sequence(attention, tensors, opinion, place, mask, sink):
         ends = attention["attn_mask_type"].endswith("bottom_right") if attention["rope_q_position"] == "auto" else attention["rope_q_position"] == "end"
         first = k.shape[0] - q.shape[0] if ends else 0
         turned_q, turned_k = rotate(q, attention["rope_theta"], first), rotate(k, attention["rope_theta"])
-    out, lse, max_logit = attend(attention, turned_q[seeing], turned_k, v, sink, mask[seeing])
+    terms = [None if term is None else term[:, seeing] for term in terms]
+    out, lse, max_logit = attend(attention, turned_q[seeing], turned_k, v, sink, mask[seeing], *terms)
     opinion["out"][rows][seeing.numpy()] = out.detach().numpy()
     opinion["lse"][rows][seeing.numpy()] = lse.numpy()
     opinion["max_logit"] = numpy.maximum(opinion["max_logit"], max_logit.numpy())

@@ -41,7 +41,7 @@ _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": 
 # An array of more values is not shown in a message.
 _SHOWN_VALUES = 100_000
 
-_ANSWERS = ("out", "lse", "max_logit", "dq", "dk", "dv", "d_sink")
+_ANSWERS = ("out", "lse", "max_logit", "dq", "dk", "dv", "d_sink", "dbias")
 
 
 def shipped() -> list[str]:
@@ -303,7 +303,7 @@ class Scenario(Presets):
     def inputs(self, rank: int | None = None, torch: bool = False, poison: bool = False) -> dict[str, Any]:
         """The scenario's own inputs: q [tokens, heads, head_dim_qk], k [kv_tokens, kv_heads, head_dim_qk],
         v [kv_tokens, kv_heads, head_dim_v], d_out [tokens, heads, head_dim_v] if it has a backward, sink [heads] if it
-        is learnable. Functions of seed, sequence, position, head and element, so the same for every layout.
+        is learnable, bias [sequences or 1, heads or 1, longest queries, longest keys] if it has one. Functions of seed, sequence, position, head and element, so the same for every layout.
 
         In packed order, or the rows of one rank as its local buffer holds them. float64 that holds values of the
         scenario's dtype; `torch`: tensors of that dtype instead. `poison` fills padding rows with NaN.
@@ -316,9 +316,9 @@ class Scenario(Presets):
     def oracle(self, tensors: Tensors | None = None, *, order: str | None = None,
                format: str | None = None) -> dict[str, Array]:
         """The exact attention, in double precision: out [tokens, heads, head_dim_v], lse [tokens, heads] (natural log,
-        -inf where no key is visible), max_logit [heads] and, with a backward, dq, dk, dv (and d_sink), shaped as their inputs.
+        -inf where no key is visible), max_logit [heads] and, with a backward, dq, dk, dv (and d_sink, dbias), shaped as their inputs.
 
-        tensors: your own q, k, v (and d_out for gradients, sink if it is learnable), as `grade` takes them; else the
+        tensors: your own q, k, v (and d_out for gradients, sink if it is learnable, bias if it has one), as `grade` takes them; else the
         scenario's. Their values are used unrounded. The answer is in packed order.
         """
         answer: dict[str, Array] = self._read(
@@ -329,8 +329,8 @@ class Scenario(Presets):
               lse_layout: str | None = None, ignore_padding: bool = False, sample: int = 0,
               budgets: Mapping[str, float] | None = None, names: Mapping[str, str] | None = None,
               progress: Callable[[float], object] | None = None) -> Grade:
-        """Judges tensors that other software computed: any of out, lse, dq, dk, dv, max_logit, d_sink. If q, k, v,
-        d_out, sink are among them, those are the inputs, else the scenario's own.
+        """Judges tensors that other software computed: any of out, lse, dq, dk, dv, max_logit, d_sink, dbias. If q, k, v,
+        d_out, sink, bias are among them, those are the inputs, else the scenario's own.
 
         tensors: a dict by name, whole tensors in packed order (order="rank": all ranks' local buffers one after
         another) or a list of parts for each rank; or a list of such dicts, one for each rank. Shapes are thd, bshd,

@@ -60,7 +60,8 @@ namespace {
 
 /// A tensor's name and a finite number that is not negative; else nothing.
 std::optional<WidenedBudget> parse_budget(const std::string& text) {
-  constexpr std::string_view kNames[] = {"out", "lse", "max_logit", "dq", "dk", "dv", "d_sink"};
+  constexpr std::string_view kNames[] = {"out", "lse", "max_logit", "dq",
+                                         "dk",  "dv",  "d_sink",    "dbias"};
   const size_t sign = text.find('=');
   if (sign == std::string::npos) return std::nullopt;
   const std::string name = text.substr(0, sign);

@@ -176,7 +176,7 @@ Command add_grade(CLI::App& app, const Tools& tools) {
       ->add_option(
           "RECORD", options->records,
           ".safetensors, .pt (torch.save of tensors in dicts and lists), .npz or .npy with "
-          "out, lse, max_logit, dq, dk, dv, d_sink or some of them: one file, or one for "
+          "out, lse, max_logit, dq, dk, dv, d_sink, dbias or some of them: one file, or one for "
           "each rank in rank order; parts of one file are called out.rank0, out.rank1, ...; "
           "a .pt file may hold a list with one dict for each rank")
       ->required();
@@ -221,7 +221,7 @@ Command add_grade(CLI::App& app, const Tools& tools) {
   add_budgets(grade, options->budgets);
   add_output_files(grade, options->files);
   grade->footer(
-      "Inputs q, k, v, d_out and sink of the record that differ from the scenario's are what the\n"
+      "Inputs q, k, v, d_out, sink and bias of the record that differ from the scenario's are what the\n"
       "oracle then answers.\n"
       "Example: cpscope grade scenarios/zigzag.toml mine.safetensors --order rank\n"
       "         cpscope grade scenarios/zigzag.toml rank*.pt --map out=attn_output");

@@ -94,6 +94,7 @@ std::vector<NamedValues> values_by_token(const CaseOutcome& outcome) {
   add("dv", answer.dv, Side::kv);
   all.push_back({"max_logit", answer.max_logit});
   all.push_back({"d_sink", answer.d_sink});
+  all.push_back({"dbias", answer.dbias.values});
   return all;
 }
 

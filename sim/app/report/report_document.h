@@ -55,7 +55,7 @@ struct ReportDocument {
 struct ReportLimits {
   size_t sections = 20;  // of cases, failing ones first
   size_t index_rows = 400;
-  size_t figure_bytes = 1'750'000;  // of all pictures together, both themes
+  size_t figure_bytes = 1'600'000;  // of all pictures together, both themes
   size_t scenario_bytes = 200'000;  // of the texts of all scenarios together
 };
 

@@ -121,6 +121,22 @@ std::optional<Error> refuse_contiguous(const Scenario& scenario) {
   return std::nullopt;
 }
 
+/// Source: utils.py, get_attention_backend, "Filter: Attention bias": under context parallelism
+/// only cuDNN's post_scale_bias with p2p, not in thd.
+std::optional<Error> refuse_bias(const Scenario& scenario) {
+  const Attention& attention = scenario.attention;
+  if (attention.alibi)
+    return refuse("has no ALiBi under context parallelism", "leave it out", {"attention.alibi"});
+  if (attention.bias == BiasShape::none) return std::nullopt;
+  if (scenario.parallel.comm_type != CommType::p2p)
+    return refuse(fmt::format("has a bias only with p2p: {}", to_name(scenario.parallel.comm_type)),
+                  "use p2p, or leave the bias out", {"attention.bias", "parallel.cp_comm_type"});
+  if (scenario.batch.qkv_format == QkvFormat::thd)
+    return refuse("has no bias in thd", "use bshd or sbhd, or leave the bias out",
+                  {"attention.bias", "batch.qkv_format"});
+  return std::nullopt;
+}
+
 /// Source: utils.py, get_attention_backend, "Filter: softcap": cuDNN has none, FlashAttention 4 is
 /// not given it and 3 not under context parallelism; FlashAttention 2 is, from 2.6.0 on.
 std::optional<Error> refuse_softcap(const Plan& plan) {
@@ -198,6 +214,7 @@ std::optional<Error> refuse_as_te(const Plan& plan) {
   if (auto error = refuse_heads(scenario)) return error;
   if (auto error = refuse_padding_in_front(plan)) return error;
   if (auto error = refuse_softcap(plan)) return error;
+  if (auto error = refuse_bias(scenario)) return error;
   if (scenario.batch.qkv_format == QkvFormat::thd) return std::nullopt;
   for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
     const SequenceSlot& slot = plan.layout.slots.sequences[s];
@@ -234,6 +251,10 @@ std::vector<std::string> te_notes(const Plan& plan) {
         "FlashAttention 2 reads wrong rows here, full slots included: it takes lengths for "
         "offsets, and no check refuses it");
   if (is_contiguous) add_contiguous_notes(plan, notes);
+  if (scenario.attention.dropout > 0)
+    notes.emplace_back(
+        "every step draws its dropped weights anew, from a generator of the rank: its results "
+        "depend on the schedule and agree with no other run");
   if (scenario.attention.softcap > 0)
     notes.emplace_back("softcap runs in FlashAttention 2 (from 2.6.0 on) and no other back end");
   if (scenario.numerics.dtype == Dtype::fp32 || scenario.numerics.dtype == Dtype::fp64)

@@ -364,6 +364,8 @@ RunRecord make_record(CaseOutcome& outcome, const std::string& scenario_text) {
   add(by_head("max_logit", answer.max_logit), stored);
   add(by_head("sink", outcome.inputs.sink), stored);
   add(by_head("d_sink", answer.d_sink), stored);
+  add(outcome.inputs.bias, plan.scenario.numerics.dtype);
+  add(answer.dbias, stored);
   std::move(outcome.items.begin(), outcome.items.end(), std::back_inserter(record.tensors));
   outcome.items.clear();
   for (const TensorGrade& tensor : outcome.grade.tensors)

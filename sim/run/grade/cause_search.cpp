@@ -48,7 +48,7 @@ class Search {
         search_(search),
         grade_(grade),
         control_{.is_cancelled = search.control.is_cancelled},
-        maker_(plan, toolbox.oracle.witness),
+        maker_(plan, toolbox.oracle.witness, inputs),
         query_tokens_(tokens_of(Side::q)),
         key_tokens_(tokens_of(Side::kv)) {}
 

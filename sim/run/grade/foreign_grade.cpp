@@ -157,6 +157,30 @@ std::optional<Error> take_sink(const Tensor& given, Dtype dtype, std::vector<dou
   return std::nullopt;
 }
 
+/// Takes the cells that a sequence has; the others may hold anything.
+std::optional<Error> take_bias(const Tensor& given, const Scenario& scenario, Tensor& bias,
+                               InputNote& note) {
+  const Batch& batch = scenario.batch;
+  const Dtype dtype = scenario.numerics.dtype;
+  const bool is_shared = bias.shape[0] == 1;
+  for (size_t cell = 0; cell < bias.values.size(); ++cell) {
+    const auto index = static_cast<int64_t>(cell);
+    const int64_t key = index % bias.shape[3], row = index / bias.shape[3],
+                  query = row % bias.shape[2], plane = row / bias.shape[2];
+    const auto sequence = static_cast<size_t>(plane / bias.shape[1]);
+    if (!is_shared && (query >= batch.lengths[sequence] || key >= batch.kv_lengths[sequence]))
+      continue;
+    const double value = given.values[cell];
+    ++note.values;
+    if (value == bias.values[cell]) continue;
+    if (!std::isfinite(value) || round_to(dtype, value) != value)
+      return bad_value(given, dtype, -1, plane % bias.shape[1], value);
+    if (note.different++ == 0) note.head = plane % bias.shape[1];
+    bias.values[cell] = value;
+  }
+  return std::nullopt;
+}
+
 /// The scenario's inputs, replaced by the record's inputs if it holds some. One at a time: an input
 /// of a long batch is large.
 Result<RunInputs> find_inputs(const Plan& plan, ForeignRecord& record, ForeignGrade& graded) {
@@ -191,6 +215,14 @@ Result<RunInputs> find_inputs(const Plan& plan, ForeignRecord& record, ForeignGr
       return *error;
     graded.inputs.push_back(note);
   }
+  if (plan.scenario.attention.bias != BiasShape::none) {
+    inputs.bias = make_bias(plan.scenario, false);
+    if (const Tensor* bias = record.find("bias")) {
+      InputNote note{.name = "bias"};
+      if (auto error = take_bias(*bias, plan.scenario, inputs.bias, note)) return *error;
+      graded.inputs.push_back(note);
+    }
+  }
   inputs.fp8 = history_of_record(plan.scenario, inputs);
   graded.uses_own_inputs = std::any_of(graded.inputs.begin(), graded.inputs.end(),
                                        [](const InputNote& note) { return note.different > 0; });
@@ -207,6 +239,7 @@ void for_each_answer(OnRows on_rows, OnHeads on_heads) {
   on_rows("dk", &Answer::dk);
   on_rows("dv", &Answer::dv);
   on_heads("d_sink", &Answer::d_sink);
+  on_rows("dbias", &Answer::dbias);
 }
 
 /// The answers that the scenario requires.
@@ -215,6 +248,7 @@ std::vector<std::string> asked_answers(const Scenario& scenario) {
   if (!scenario.numerics.backward) return names;
   names.insert(names.end(), {"dq", "dk", "dv"});
   if (scenario.attention.softmax_type == SoftmaxType::learnable) names.emplace_back("d_sink");
+  if (scenario.attention.bias != BiasShape::none) names.emplace_back("dbias");
   return names;
 }
 
@@ -340,7 +374,8 @@ std::string suggest_names(const std::vector<TensorAlias>& likely) {
 void find_blind_record(const ForeignRecord& record, const ForeignGrade& graded,
                        std::vector<std::string>& blind) {
   const auto is_asked = [&](const std::string& name) {
-    return contains(graded.missing, name) || contains({"q", "k", "v", "d_out", "sink"}, name);
+    return contains(graded.missing, name) ||
+           contains({"q", "k", "v", "d_out", "sink", "bias"}, name);
   };
   for (const std::string& name : record.absent)
     if (is_asked(name)) blind.push_back(fmt::format("{} was given without a tensor", name));

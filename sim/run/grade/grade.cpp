@@ -1,6 +1,7 @@
 #include "sim/run/grade/grade.h"
 
 #include "sim/run/dtype.h"
+#include "sim/run/grade/bias_rows.h"
 #include "sim/run/grade/probe_parts.h"
 #include "sim/run/grade/tensor_grader.h"
 
@@ -200,7 +201,8 @@ class AnswerGrader {
         q_(root_mean_square(inputs.q.values)),
         k_(root_mean_square(inputs.k.values)),
         v_(root_mean_square(inputs.v.values)),
-        d_out_(root_mean_square(inputs.d_out.values)) {}
+        d_out_(root_mean_square(inputs.d_out.values)),
+        owners_(owners_of(plan, Side::q)) {}
 
   void grade_forward(const Tensor& out, const Tensor& lse, const RowPlaces& queries) {
     const Answer &exact = verdict_.exact, &plain = verdict_.plain;
@@ -267,7 +269,7 @@ class AnswerGrader {
          .carried =
              carry_to_keys(errors, verdict_.terms.dv, inputs_, keys, attention_, length() * q_),
          .sources = deltas,
-         .is_empty = keys_without_queries()});
+         .is_empty = keys_without_weights()});
     add({.name = "dv",
          .seen = dv,
          .exact = verdict_.exact.dv,
@@ -285,6 +287,23 @@ class AnswerGrader {
     if (verdict_.exact.d_sink.empty()) return;
     add_by_head("d_sink", seen, verdict_.exact.d_sink, verdict_.plain.d_sink, 1.0,
                 carry_to_sinks(errors, inputs_, lse));
+  }
+
+  /// `errors`: of the deltas of all queries. Rows are those of one query of one head: [1, heads or
+  /// 1, sequences or 1, ...] are the cells that heads and sequences share.
+  void grade_bias(const Tensor& seen, const std::vector<double>& errors) {
+    if (verdict_.exact.dbias.values.empty()) return;
+    add({.name = "dbias",
+         .seen = bias_rows(seen),
+         .exact = bias_rows(verdict_.exact.dbias),
+         .plain = bias_rows(verdict_.plain.dbias),
+         .magnitude = d_out_ * v_ * std::sqrt(static_cast<double>(attention_.head_dim_v)),
+         .rounded_to = dtype_,
+         .terms = verdict_.terms.dbias,
+         .carried = carry_to_bias(errors, inputs_, attention_, verdict_.exact.dbias.shape)});
+    TensorGrade* grade = grade_.find("dbias");
+    if (grade != nullptr)
+      name_bias_row(inputs_.slots, owners_, verdict_.exact.dbias.shape, grade->worst);
   }
 
   /// For the judged rows, from the exact and the plain out.
@@ -368,6 +387,14 @@ class AnswerGrader {
     for (const double lse : verdict_.exact.lse.values) empty.push_back(std::isinf(lse));
     return empty;
   }
+  /// [row of dk] The same; with dropout a key that a query sees has a gradient even if its weight
+  /// is dropped.
+  std::vector<bool> keys_without_weights() const {
+    std::vector<bool> empty = keys_without_queries();
+    for (size_t row = 0; attention_.dropout > 0 && row < empty.size(); ++row)
+      empty[row] = empty[row] && verdict_.terms.dk[row] == 0;
+    return empty;
+  }
   /// [row of dv] Padding, and keys that no query sees: no weight has reached them.
   std::vector<bool> keys_without_queries() const {
     std::vector<bool> empty;
@@ -427,6 +454,7 @@ class AnswerGrader {
   const Verdict& verdict_;
   const TensorGrader grader_;
   const double q_, k_, v_, d_out_;
+  const std::vector<int32_t> owners_;  // [packed padded id of a query]
   Grade grade_;
 };
 
@@ -449,6 +477,7 @@ Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answ
     grader.grade_dq(answer.dq, queries, errors);
     grader.grade_keys(answer.dk, answer.dv, row_places_of(plan, Side::kv, nullptr), errors);
     grader.grade_sinks(answer.d_sink, errors, verdict.exact.lse);
+    grader.grade_bias(answer.dbias, errors);
   }
   return grader.finish(answer);
 }

@@ -174,6 +174,7 @@ Result<SampledGrade> grade_sample(const Toolbox& toolbox, const Plan& plan, cons
   };
   add_by_head("max_logit", seen.max_logit, "it needs every row");
   add_by_head("d_sink", seen.d_sink, kFollowsOutAndLse);
+  add_by_head("dbias", seen.dbias.values, "it needs every row");
   distrust_gradients_of_keys(grade);
   grade.conclude();
   if (auto error = search_shares(toolbox, plan, inputs, seen,

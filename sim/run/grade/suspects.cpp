@@ -55,10 +55,12 @@ std::vector<int32_t> proper_divisors(int32_t size) {
 
 }  // namespace
 
-SuspectMaker::SuspectMaker(const Plan& plan, const MaskWitness& witness)
+SuspectMaker::SuspectMaker(const Plan& plan, const MaskWitness& witness, const RunInputs& inputs)
     : plan_(plan),
       scenario_(plan.scenario),
       witness_(witness),
+      inputs_(inputs),
+      terms_(witness.terms(plan.scenario, inputs)),
       queries_(places_of(plan.layout, Side::q)),
       keys_(places_of(plan.layout, Side::kv)),
       kind_(plan.layout.kind) {
@@ -115,6 +117,7 @@ Suspect SuspectMaker::as_asked(Parts parts) const {
   altered.scale = scenario_.attention.effective_scale();
   altered.softcap = scenario_.attention.softcap;
   altered.kv_head_of = heads_in_groups(scenario_.attention);
+  altered.terms = terms_at(terms_, {queries_.position, keys_.position});
   if (parts != Parts::none) {
     const int32_t size = parts == Parts::of_ranks ? 1 : scenario_.parallel.a2a_size;
     altered.ranks = plan_.layout.cp_size / size;
@@ -192,6 +195,7 @@ void SuspectMaker::make(const Take& take) const {
   }
   add_rotations(take);
   add_numbers(take);
+  add_terms(take);
 }
 
 void SuspectMaker::add_documents(const Take& take) const {

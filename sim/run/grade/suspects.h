@@ -8,6 +8,7 @@
 #include "sim/run/judge.h"
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -62,7 +63,8 @@ inline constexpr int32_t kMostRanksApart = 256;
 /// The places and the mask of a plan, from which suspects are made.
 class SuspectMaker {
  public:
-  SuspectMaker(const Plan& plan, const MaskWitness& witness);
+  /// Refers to all of them.
+  SuspectMaker(const Plan& plan, const MaskWitness& witness, const RunInputs& inputs);
 
   const TokenPlaces& queries() const { return queries_; }
   const TokenPlaces& keys() const { return keys_; }
@@ -107,13 +109,25 @@ class SuspectMaker {
   void add_exchanged_lse(const Take& take) const;
   void add_rotations(const Take& take) const;
   void add_numbers(const Take& take) const;
+  void add_terms(const Take& take) const;
+  /// The terms of other positions and heads than a token's own; `of` may be empty.
+  struct TermPlaces {
+    const std::vector<int64_t>& queries;  // [token]
+    const std::vector<int64_t>& keys;
+    bool heads_from_zero = false;  // of the rank that computes the head
+  };
+  using TokenTerms = std::function<PairTerm(int64_t, int64_t, int32_t)>;
+  TokenTerms terms_at(PairTermsOf of, const TermPlaces& places) const;
 
   const Plan& plan_;
   const Scenario& scenario_;
   const MaskWitness& witness_;
+  const RunInputs& inputs_;
+  const PairTermsOf terms_;  // of the scenario; empty if it has none
   TokenPlaces queries_, keys_;
   LayoutKind kind_;  // of the plan; where an imported order is that of a kind, this one
   std::vector<OtherLayout> others_;
+  mutable std::deque<Scenario> others_without_;  // with fewer terms, for witness_.terms
 };
 
 }  // namespace cpscope

@@ -58,7 +58,7 @@ int64_t lanes_of(const Tensor& tensor) { return tensor.shape.size() > 2 ? tensor
 void name_worst(const Compared& sides, int64_t row, int64_t lanes, WorstPlace& worst) {
   const int64_t heads = sides.exact.shape[1];
   const auto place = static_cast<size_t>(row / heads);
-  worst.token = sides.places == nullptr ? 0 : sides.places->tokens[place];
+  worst.token = sides.places == nullptr ? static_cast<int64_t>(place) : sides.places->tokens[place];
   worst.head = static_cast<int32_t>(row % heads);
   worst.rank = sides.places == nullptr ? 0 : sides.places->ranks[place];
   double furthest = -1;

@@ -5,6 +5,7 @@
 #include "sim/run/grade/grade.h"
 #include "sim/run/grade/probe_parts.h"
 #include "sim/run/probe/probe_coded.h"
+#include "sim/scenario/score_terms.h"
 
 #include <algorithm>
 #include <cmath>
@@ -302,7 +303,7 @@ std::optional<ProbeFinding> ProbeReport::first_of(std::string_view probe) const 
 }
 
 Scenario probe_scenario(const Scenario& scenario) {
-  Scenario probe = scenario;
+  Scenario probe = without_score_terms(scenario);
   probe.numerics.backward = false;
   probe.numerics.accumulate = Accumulate::fp32;
   probe.numerics.fp8.reset();

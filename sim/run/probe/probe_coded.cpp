@@ -2,6 +2,7 @@
 
 #include "sim/plan/rotary_positions.h"
 #include "sim/run/dtype.h"
+#include "sim/scenario/score_terms.h"
 #include "sim/run/grade/probe_parts.h"
 
 #include <algorithm>
@@ -249,7 +250,7 @@ class PositionProbe {
 }  // namespace
 
 Scenario coded_probe_scenario(const Scenario& scenario) {
-  Scenario probe = scenario;
+  Scenario probe = without_score_terms(scenario);
   probe.attention.rope_theta = 0;
   probe.attention.softcap = 0;
   probe.numerics.accumulate = Accumulate::fp32;

@@ -2,6 +2,7 @@
 
 #include "sim/run/record/foreign_parts.h"
 #include "sim/run/record/record_header.h"
+#include "sim/scenario/score_terms.h"
 
 #include <algorithm>
 #include <cmath>
@@ -89,6 +90,7 @@ class Gatherer {
                         bool is_by_rank, std::vector<NamedRecord>& records,
                         std::string& reading) const {
     if (kind.is_by_head) return gather_by_head(kind, parts, records, reading);
+    if (kind.is_bias) return take_bias(kind, parts, records, reading);
     const SideShape& side = kind.side == Side::q ? q_ : kv_;
     const Attention& attention = plan_.scenario.attention;
     RowExtents extents;
@@ -201,6 +203,42 @@ class Gatherer {
                           describe_shape(by_rank.front()));
     return Tensor{
         std::string(kind.name), {heads}, by_rank.front().dtype, std::move(by_rank.front().values)};
+  }
+
+  /// A bias or its gradient, whole; parts by rank are all the same.
+  Result<Tensor> take_bias(const TensorKind& kind, const std::vector<const Tensor*>& parts,
+                           std::vector<NamedRecord>& records, std::string& reading) const {
+    const Scenario& scenario = plan_.scenario;
+    const BiasExtents extents = bias_extents(scenario.attention, scenario.batch);
+    const std::vector<int64_t> wanted{extents.sequences, extents.heads, extents.queries,
+                                      extents.keys};
+    std::vector<Tensor> by_rank;
+    for (const Tensor* part : parts) by_rank.push_back(take_tensor(*part, records));
+    Tensor& given = by_rank.front();
+    for (size_t rank = 1; rank < by_rank.size(); ++rank) {
+      const auto is_same = [](double a, double b) {
+        return a == b || (std::isnan(a) && std::isnan(b));  // NaN beyond a sequence
+      };
+      if (by_rank[rank].shape == given.shape && std::equal(given.values.begin(), given.values.end(),
+                                                           by_rank[rank].values.begin(), is_same))
+        continue;
+      return make_bad_input(
+          fmt::format("the ranks give different \"{}\": ranks 0 and {}", kind.name, rank),
+          "put the rows of all ranks in the order of positions: one tensor [b or 1, h or 1, "
+          "queries, keys]");
+    }
+    if (given.shape != wanted) {
+      return make_bad_input(
+          fmt::format("tensor \"{}\" has a shape that fits nothing: {}", kind.name,
+                      describe_shape(given)),
+          extents.heads == 0 ? "the scenario has no bias"
+                             : fmt::format("bias = \"{}\": [{}]", to_name(scenario.attention.bias),
+                                           fmt::join(wanted, ", ")));
+    }
+    reading =
+        fmt::format("{} {} by positions", stored_type_name(given.dtype), describe_shape(given));
+    given.name = kind.name;
+    return std::move(given);
   }
 
   const Plan& plan_;

@@ -58,6 +58,27 @@ TEST(CudaExecutor, KeepsTheBudgetWithPortableKernelsAlone) {
   }
 }
 
+TEST(CudaExecutor, AddsBiasAndAlibiAndDropsTheWeightsThatTheOracleDrops) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  for (const char* type :
+       {"p2p", "a2a", "all_gather", "a2a+p2p", "group_cast", "pass_q", "mesh", "double_ring"}) {
+    for (const char* dtype : {"bf16", "fp32"}) {
+      Scenario scenario = scenario_of_pieces(type, 4, 24, "61, 30, 1", 4, 4);
+      scenario.attention.kv_heads = 2;
+      scenario.attention.alibi = true;
+      scenario.attention.bias =
+          std::string_view(dtype) == "fp32" ? BiasShape::b_one : BiasShape::one_h;
+      scenario.attention.dropout = 0.3;
+      scenario.attention.softcap = 2.0;
+      scenario.numerics.dtype = std::string_view(dtype) == "fp32" ? Dtype::fp32 : Dtype::bf16;
+      const auto run = run_graded_on(executor, scenario);
+      ASSERT_TRUE(run && run->output.ok()) << type << ": " << to_text(run->output.error());
+      EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+      EXPECT_TRUE(run->grade.tensors.back().name == "dbias") << run->grade.tensors.back().name;
+    }
+  }
+}
+
 /// Groups of four query heads; a rank has so few of them that they are split into parts.
 Scenario scenario_of_parts(const char* type, int32_t head_dim) {
   return scenario_of_pieces(type, 2, head_dim, "64, 24", 2, 8);

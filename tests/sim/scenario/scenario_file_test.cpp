@@ -233,13 +233,17 @@ TEST(ScenarioFile, RefusesByNameWhatIsNotComputedYet) {
   };
   ScenarioText text;
   for (const auto& [line, reason] :
-       {std::pair{"alibi = true", "ALiBi is not supported"},
-        std::pair{"bias = \"1hss\"", "Attention bias is not supported"},
-        std::pair{"dropout = 0.1", "Dropout is not supported"},
+       {std::pair{"dropout = 0.1\ndropout_mode = \"framework\"",
+                  "A draw of its own for each compute item is not supported"},
         std::pair{"kv_heads = 1\nlatent_dim = 64", "Latent attention is not supported"}}) {
     text = {};
     text.attention += std::string(line) + "\n";
     refuse(text, reason);
+  }
+  for (const char* line :
+       {"alibi = true", "bias = \"1hss\"", "dropout = 0.1", "kv_heads = 1\nlatent_dim = 64"}) {
+    text = {};
+    text.attention += std::string(line) + "\n";
     text.numerics = "dtype = \"fp8\"\n";
     refuse(text, "with dtype fp8 is not supported");
   }
@@ -266,10 +270,10 @@ TEST(ScenarioFile, ReadsFp8AsADtypeWithATableOfItsOwn) {
 
 TEST(ScenarioFile, IsBadInputWhenOnlyPartOfItIsRefused) {
   ScenarioText text;
-  text.attention += "alibi = true\n";
+  text.attention += "kv_heads = 1\nlatent_dim = 64\n";
   text.numerics = "seed = -1\n";
   const std::string message = parse_invalid(text, ErrorKind::bad_input);
-  expect_contains(message, "ALiBi");
+  expect_contains(message, "Latent");
   expect_contains(message, "numerics.seed");
 }
 

@@ -1,0 +1,336 @@
+#pragma once
+
+#include "kernels/attention/fp32_tiles.h"
+#include "kernels/device/launch.h"
+
+#include <cstdint>
+
+/// Bodies of the kernels that multiply in fp32 whatever the inputs are: of attention_fp32.cu, and
+/// with bias, ALiBi and dropout of attention_terms.cu.
+namespace cpscope::kernels::device {
+
+template <int kLanes>
+inline constexpr int kCtasPerSm = kLanes > 128 ? 1 : 2;
+
+/// Terms of a kernel without bias, ALiBi and dropout.
+struct NoTerms {
+  static constexpr bool kAny = false;
+};
+
+__device__ __forceinline__ int32_t kv_head_of(const AttentionShape& shape, int32_t head) {
+  return (shape.first_head + head) / shape.group - shape.first_kv_head;
+}
+
+template <class T>
+__device__ __forceinline__ Fp32Rows<T> rows_from(const DeviceRows& rows, int32_t head,
+                                                 int32_t head_dim, int32_t begin, int32_t end) {
+  return {rows_of_head<T>(rows, head, head_dim), begin, end};
+}
+
+/// Visibility of the cells c[i][j] of a tile: bit 4 i + j. Queries are the rows.
+__device__ __forceinline__ uint32_t visible_cells(const DeviceTiles& tiles, int32_t q_rows,
+                                                  const OwnedTile& own, const WalkedTile& walked) {
+  if (!walked.is_masked) return 0xffff;
+  uint32_t visible = 0;
+  for (int i = 0; i < 4; ++i) {
+    const int32_t q = own.begin + thread_y() + 16 * i;
+    if (q >= own.end) continue;
+    const KeyRange range = tiles.ranges[int64_t{walked.range_set} * q_rows + q];
+    for (int j = 0; j < 4; ++j) {
+      const int32_t k = walked.begin + thread_x() + 16 * j;
+      if (k >= range.lo && k < range.hi && k < walked.end) visible |= 1u << (4 * i + j);
+    }
+  }
+  return visible;
+}
+
+/// The terms of the thread's cells in one tile. `kKeysAreRows`: c[i][j] is key row i, query column
+/// j.
+template <class Terms, bool kKeysAreRows>
+struct TermCells {
+  static constexpr bool kAny = Terms::kAny;
+  const Terms& terms;
+  int32_t head;               // among all query heads
+  int32_t q_begin, kv_begin;  // first rows of the tile's two sides
+
+  __device__ __forceinline__ int32_t query(int i, int j) const {
+    return q_begin + (kKeysAreRows ? thread_x() + 16 * j : thread_y() + 16 * i);
+  }
+  __device__ __forceinline__ int32_t key(int i, int j) const {
+    return kv_begin + (kKeysAreRows ? thread_y() + 16 * i : thread_x() + 16 * j);
+  }
+  __device__ __forceinline__ float added(int i, int j) const {
+    return terms.added(head, query(i, j), key(i, j));
+  }
+  __device__ __forceinline__ float kept(int i, int j) const {
+    return terms.kept(head, query(i, j), key(i, j));
+  }
+  __device__ __forceinline__ void add_gradient(int i, int j, float gradient) const {
+    terms.add_gradient(head, query(i, j), key(i, j), gradient);
+  }
+};
+
+/// What is added to the logit of cell number i.
+template <class Cells>
+__device__ __forceinline__ float added_to(const Cells& cells, bool is_visible, int i) {
+  if constexpr (Cells::kAny) return is_visible ? cells.added(i / 4, i % 4) : 0.0f;
+  return 0.0f;
+}
+
+/// Multiplies by the factor that dropout gives cell number i.
+template <class Cells>
+__device__ __forceinline__ void scale_kept(const Cells& cells, bool is_visible, int i,
+                                           float& value) {
+  if constexpr (Cells::kAny) {
+    if (is_visible) value *= cells.kept(i / 4, i % 4);
+  }
+}
+
+/// Maximum, and sum, over the 16 threads that share rows.
+__device__ __forceinline__ float max_over_columns(float value) {
+  for (int mask = 8; mask > 0; mask /= 2) value = fmaxf(value, shuffle_xor(value, mask));
+  return value;
+}
+__device__ __forceinline__ float sum_over_columns(float value) {
+  for (int mask = 8; mask > 0; mask /= 2) value += shuffle_xor(value, mask);
+  return value;
+}
+
+/// Running softmax of the thread's four rows.
+struct OnlineSoftmax {
+  float max[4] = {-kInfinity, -kInfinity, -kInfinity, -kInfinity};  // natural logits
+  float sum[4] = {};                                                // of this thread's columns
+};
+
+/// Turns products into weights. Returns in `factors` the factors for earlier sums. `cell(i, j)`:
+/// the terms of a visible cell.
+template <class Cell>
+__device__ __forceinline__ void weigh_tile(const AttentionShape& shape, uint32_t visible,
+                                           const Cell& cell, float (&s)[4][4],
+                                           OnlineSoftmax& softmax, float (&factors)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    float tile_max = -kInfinity;
+    for (int j = 0; j < 4; ++j) {
+      s[i][j] = logit_of(shape, s[i][j]).value;
+      if constexpr (Cell::kAny) {
+        if ((visible >> (4 * i + j) & 1) != 0) s[i][j] += cell.added(i, j);
+      }
+      if ((visible >> (4 * i + j) & 1) != 0) tile_max = fmaxf(tile_max, s[i][j]);
+    }
+    const float max = fmaxf(softmax.max[i], max_over_columns(tile_max));
+    // A row without a visible key so far keeps -inf; -inf - -inf must not arise.
+    const float base = max == -kInfinity ? 0.0f : max;
+    factors[i] = expf(softmax.max[i] - base);
+    softmax.max[i] = max;
+    softmax.sum[i] *= factors[i];
+    for (int j = 0; j < 4; ++j) {
+      s[i][j] = (visible >> (4 * i + j) & 1) != 0 ? expf(s[i][j] - base) : 0.0f;
+      softmax.sum[i] += s[i][j];
+      if constexpr (Cell::kAny) {
+        if ((visible >> (4 * i + j) & 1) != 0) s[i][j] *= cell.kept(i, j);
+      }
+    }
+  }
+}
+
+/// Writes lse and max_logit. Returns in `factors` the factors that turn the sums of P V into the
+/// output.
+__device__ __forceinline__ void finish_rows(const ForwardLaunch& launch, int32_t head,
+                                            const OwnedTile& tile, const OnlineSoftmax& softmax,
+                                            float (&factors)[4]) {
+  float largest = -kInfinity;
+  for (int i = 0; i < 4; ++i) {
+    const float sum = sum_over_columns(softmax.sum[i]);
+    factors[i] = sum == 0.0f ? 0.0f : 1.0f / sum;
+    const int32_t row = tile.begin + thread_y() + 16 * i;
+    if (row >= tile.end) continue;
+    if (thread_x() == 0) {
+      launch.lse[row * launch.lse_row_stride + head] =
+          sum == 0.0f ? -kInfinity : softmax.max[i] + logf(sum);
+    }
+    // A NaN in the row's data shows in its sum; fmaxf would lose it.
+    const float row_max = sum != sum ? sum : softmax.max[i];
+    largest = row_max != row_max || row_max > largest ? row_max : largest;
+  }
+  if (thread_x() == 0 && largest != -kInfinity) atomic_max(launch.max_logit + head, largest);
+}
+
+template <int kLanes, class T, class Terms>
+__device__ __forceinline__ void run_forward_tile(const ForwardLaunch& launch, const Terms& terms) {
+  auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
+  const AttentionShape& shape = launch.shape;
+  const WorkItem work = launch.query_tiles.work[blockIdx.x];
+  const OwnedTile tile = launch.query_tiles.tiles[work.tile];
+  const int32_t kv_head = kv_head_of(shape, work.head);
+  const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
+  TileWalk<kFp32Rows> walk(launch.query_tiles.runs + tile.first_run, tile.num_runs, work.head,
+                           work.head + 1);
+  const Fp32Rows<T> q = rows_from<T>(launch.q, work.head, qk, tile.begin, tile.end);
+  OnlineSoftmax softmax;
+  float out[4][kLanes / 16] = {}, factors[4];
+  WalkedTile keys;
+  while (walk.next(keys)) {
+    float s[4][4];
+    multiply_rows(s, q, rows_from<T>(launch.k, kv_head, qk, keys.begin, keys.end), tiles);
+    const TermCells<Terms, false> cells{terms, shape.first_head + work.head, tile.begin,
+                                        keys.begin};
+    weigh_tile(shape, visible_cells(launch.query_tiles, shape.q_rows, tile, keys), cells, s,
+               softmax, factors);
+    for (int i = 0; i < kLanes / 4; ++i) out[i % 4][i / 4] *= factors[i % 4];
+    put_weights(s, tiles);
+    accumulate_rows<kLanes>(out, rows_from<T>(launch.v, kv_head, v, keys.begin, keys.end), tiles);
+  }
+  finish_rows(launch, work.head, tile, softmax, factors);
+  store_sums<kLanes>(launch.out, work.head, v, out, tile.begin, tile.end, factors);
+}
+
+/// Computes P times the cap's slope in `s`, and P in `p`, from products and the row's statistics.
+/// Invisible cells weigh 0. They are selected, not multiplied, because their data may be NaN.
+/// `added`: to the logit.
+__device__ __forceinline__ void weigh_cell(const AttentionShape& shape, bool is_visible,
+                                           float log2_lse, float added, float& s, float& p) {
+  Fp32Logit logit = logit_of(shape, s);
+  logit.value += added;
+  p = is_visible ? exp2f(fmaf(logit.value, kLog2E, -log2_lse)) : 0.0f;
+  s = p * logit.slope;
+}
+
+template <int kLanes, class T, class Terms>
+__device__ __forceinline__ void run_query_gradient_tile(const BackwardLaunch& launch,
+                                                        const Terms& terms) {
+  auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
+  const AttentionShape& shape = launch.shape;
+  const WorkItem work = launch.query_tiles.work[blockIdx.x];
+  const OwnedTile tile = launch.query_tiles.tiles[work.tile];
+  const int32_t kv_head = kv_head_of(shape, work.head);
+  const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
+  TileWalk<kFp32Rows> walk(launch.query_tiles.runs + tile.first_run, tile.num_runs, work.head,
+                           work.head + 1);
+  const Fp32Rows<T> q = rows_from<T>(launch.q, work.head, qk, tile.begin, tile.end);
+  const Fp32Rows<T> d_out = rows_from<T>(launch.d_out, work.head, v, tile.begin, tile.end);
+  float log2_lse[4], delta[4];
+  for (int i = 0; i < 4; ++i) {
+    const int32_t row = tile.begin + thread_y() + 16 * i;
+    const int64_t at = int64_t{work.head} * shape.q_rows + row;
+    log2_lse[i] = row < tile.end ? launch.log2_lse[at] : kInfinity;
+    delta[i] = row < tile.end ? launch.delta[at] : 0.0f;
+  }
+  float dq[4][kLanes / 16] = {};
+  WalkedTile now;
+  while (walk.next(now)) {
+    const Fp32Rows<T> keys = rows_from<T>(launch.k, kv_head, qk, now.begin, now.end);
+    const uint32_t visible = visible_cells(launch.query_tiles, shape.q_rows, tile, now);
+    const TermCells<Terms, false> cells{terms, shape.first_head + work.head, tile.begin, now.begin};
+    float s[4][4], d_p[4][4];
+    multiply_rows(s, q, keys, tiles);
+    multiply_rows(d_p, d_out, rows_from<T>(launch.v, kv_head, v, now.begin, now.end), tiles);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const bool is_visible = (visible >> i & 1) != 0;
+      float p;
+      weigh_cell(shape, is_visible, log2_lse[i / 4], added_to(cells, is_visible, i),
+                 s[i / 4][i % 4], p);
+      scale_kept(cells, is_visible, i, d_p[i / 4][i % 4]);
+      const float d_s = s[i / 4][i % 4] * (d_p[i / 4][i % 4] - delta[i / 4]);
+      if constexpr (Terms::kAny) {
+        if (is_visible) cells.add_gradient(i / 4, i % 4, p * (d_p[i / 4][i % 4] - delta[i / 4]));
+      }
+      s[i / 4][i % 4] = is_visible ? d_s : 0.0f;
+    }
+    put_weights(s, tiles);
+    accumulate_rows<kLanes>(dq, keys, tiles);
+  }
+  const float factors[4] = {shape.scale, shape.scale, shape.scale, shape.scale};
+  store_sums<kLanes>(launch.dq, work.head, qk, dq, tile.begin, tile.end, factors);
+}
+
+/// Data of the thread's four query columns.
+struct QueryColumns {
+  float log2_lse[4];
+  float delta[4];
+  uint32_t visible = 0;  // bit 4 i + j: query j sees key i
+};
+
+__device__ __forceinline__ QueryColumns load_columns(const BackwardLaunch& launch,
+                                                     const OwnedTile& own,
+                                                     const WalkedTile& walked) {
+  QueryColumns columns;
+  const int64_t q_rows = launch.shape.q_rows;
+  for (int j = 0; j < 4; ++j) {
+    const int32_t q = walked.begin + thread_x() + 16 * j;
+    const bool is_there = q < walked.end;
+    columns.log2_lse[j] = is_there ? launch.log2_lse[walked.head * q_rows + q] : kInfinity;
+    columns.delta[j] = is_there ? launch.delta[walked.head * q_rows + q] : 0.0f;
+    KeyRange range;
+    if (is_there) range = launch.key_tiles.ranges[walked.range_set * q_rows + q];
+    for (int i = 0; i < 4; ++i) {
+      const int32_t k = own.begin + thread_y() + 16 * i;
+      const bool is_seen = !walked.is_masked || (k >= range.lo && k < range.hi);
+      if (is_there && is_seen) columns.visible |= 1u << (4 * i + j);
+    }
+  }
+  return columns;
+}
+
+template <int kLanes, class T, class Terms>
+__device__ __forceinline__ void run_key_gradient_tile(const BackwardLaunch& launch,
+                                                      const Terms& terms) {
+  auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
+  const AttentionShape& shape = launch.shape;
+  const WorkItem work = launch.key_tiles.work[blockIdx.x];
+  const OwnedTile tile = launch.key_tiles.tiles[work.tile];
+  const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
+  const int32_t group_begin = (shape.first_kv_head + work.head) * shape.group - shape.first_head;
+  const int32_t group_end = group_begin + shape.group;
+  TileWalk<kFp32Rows> walk(launch.key_tiles.runs + tile.first_run, tile.num_runs,
+                           group_begin < 0 ? 0 : group_begin,
+                           group_end < shape.num_heads ? group_end : shape.num_heads);
+  const Fp32Rows<T> keys = rows_from<T>(launch.k, work.head, qk, tile.begin, tile.end);
+  const Fp32Rows<T> values = rows_from<T>(launch.v, work.head, v, tile.begin, tile.end);
+  float dk[4][kLanes / 16] = {}, dv[4][kLanes / 16] = {};
+  WalkedTile now;
+  while (walk.next(now)) {
+    const Fp32Rows<T> q = rows_from<T>(launch.q, now.head, qk, now.begin, now.end);
+    const Fp32Rows<T> d_out = rows_from<T>(launch.d_out, now.head, v, now.begin, now.end);
+    const QueryColumns columns = load_columns(launch, tile, now);
+    const TermCells<Terms, true> cells{terms, shape.first_head + now.head, now.begin, tile.begin};
+    float s[4][4], d_p[4][4], p[4][4];
+    multiply_rows(s, keys, q, tiles);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const bool is_visible = (columns.visible >> i & 1) != 0;
+      weigh_cell(shape, is_visible, columns.log2_lse[i % 4], added_to(cells, is_visible, i),
+                 s[i / 4][i % 4], p[i / 4][i % 4]);
+      scale_kept(cells, is_visible, i, p[i / 4][i % 4]);
+    }
+    put_weights(p, tiles);
+    accumulate_rows<kLanes>(dv, d_out, tiles);
+    multiply_rows(d_p, values, d_out, tiles);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      scale_kept(cells, (columns.visible >> i & 1) != 0, i, d_p[i / 4][i % 4]);
+      const float d_s = s[i / 4][i % 4] * (d_p[i / 4][i % 4] - columns.delta[i % 4]);
+      s[i / 4][i % 4] = (columns.visible >> i & 1) != 0 ? d_s : 0.0f;
+    }
+    put_weights(s, tiles);
+    accumulate_rows<kLanes>(dk, q, tiles);
+  }
+  const float scales[4] = {shape.scale, shape.scale, shape.scale, shape.scale};
+  const float ones[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+  store_sums<kLanes>(launch.dk, work.head, qk, dk, tile.begin, tile.end, scales);
+  store_sums<kLanes>(launch.dv, work.head, v, dv, tile.begin, tile.end, ones);
+}
+
+/// Launches the instance whose head_dims hold the shape's.
+template <class Launch>
+void launch_for_lanes(const AttentionShape& shape, int32_t num_work,
+                      void (*const (&kernels)[3])(Launch), const Launch& launch, Stream stream) {
+  if (num_work == 0) return;
+  const int32_t lanes = shape.head_dim_qk > shape.head_dim_v ? shape.head_dim_qk : shape.head_dim_v;
+  launch_kernel(kernels[lanes <= 64    ? 0
+                        : lanes <= 128 ? 1
+                                       : 2],
+                num_work, kFp32Threads, static_cast<int32_t>(sizeof(Fp32Tiles)), stream, launch);
+}
+
+}  // namespace cpscope::kernels::device

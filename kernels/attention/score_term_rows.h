@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+namespace cpscope::kernels {
+
+/// Place of a row among the valid tokens of its sequence; sequence -1: padding.
+struct TermPlace {
+  int32_t sequence = -1;
+  int32_t position = 0;
+};
+
+/// Bias, ALiBi and dropout for the rows of one compute item; pointers are to device memory.
+struct ScoreTermRows {
+  const TermPlace* q_places = nullptr;   // [q row]
+  const TermPlace* kv_places = nullptr;  // [kv row]
+  // ALiBi: [query head among all], and [sequence] its keys minus its queries; nullptr: off.
+  const float* slopes = nullptr;
+  const int32_t* excess = nullptr;
+  // Bias: [bias_sequences, bias_heads, bias_queries, bias_keys]; nullptr: off.
+  const float* bias = nullptr;
+  int32_t bias_sequences = 1, bias_heads = 1;
+  int32_t bias_queries = 0, bias_keys = 0;
+  // Gradient of the bias, for every head of every sequence: [sequence] its first cell, then [head,
+  // query, key]. Cells start at 0; each is added to once in a pass.
+  float* dbias = nullptr;
+  const int64_t* first_cells = nullptr;
+  const int32_t* lengths = nullptr;
+  const int32_t* kv_lengths = nullptr;
+  // Dropout, as in sim/scenario/score_terms.h; threshold 0: off.
+  uint64_t threshold = 0;
+  uint32_t seed_low = 0, seed_high = 0;
+  float kept_scale = 1.0f;
+};
+
+}  // namespace cpscope::kernels

@@ -1,0 +1,178 @@
+#include "kernels/run/term_store.h"
+
+#include "sim/scenario/score_terms.h"
+
+#include <string>
+#include <utility>
+
+namespace cpscope::kernels {
+namespace {
+
+template <class To, class From>
+std::vector<To> as(const std::vector<From>& values) {
+  std::vector<To> converted;
+  converted.reserve(values.size());
+  for (const From& value : values) converted.push_back(static_cast<To>(value));
+  return converted;
+}
+
+template <class T>
+int64_t bytes_of(const std::vector<T>& values) {
+  return static_cast<int64_t>(values.size() * sizeof(T));
+}
+
+}  // namespace
+
+TermStore::TermStore(const Plan& plan, RankArrays& arrays)
+    : plan_(plan), arrays_(arrays), is_on_(has_score_terms(plan.scenario.attention)) {
+  if (!is_on_) return;
+  const Attention& attention = plan.scenario.attention;
+  const Batch& batch = plan.scenario.batch;
+  const auto sequences = static_cast<int64_t>(batch.lengths.size());
+  const auto reserve = [&](const char* name, int64_t count, size_t size) {
+    return arrays_.reserve(name, count * static_cast<int64_t>(size));
+  };
+  slopes_ = reserve("ALiBi slopes", attention.heads, sizeof(float));
+  excess_ = reserve("keys minus queries", sequences, sizeof(int32_t));
+  if (attention.bias != BiasShape::none) {
+    cell_begins_.push_back(0);
+    for (size_t sequence = 0; sequence < batch.lengths.size(); ++sequence)
+      cell_begins_.push_back(cell_begins_.back() + attention.heads * batch.lengths[sequence] *
+                                                       batch.kv_lengths[sequence]);
+    bias_ = reserve("bias", bias_extents(attention, batch).cells(), sizeof(float));
+    lengths_ = reserve("lengths", sequences, sizeof(int32_t));
+    kv_lengths_ = reserve("kv lengths", sequences, sizeof(int32_t));
+    if (plan.scenario.numerics.backward) {
+      dbias_ = reserve("dbias", cell_begins_.back(), sizeof(float));
+      first_cells_ = reserve("dbias of sequences", sequences + 1, sizeof(int64_t));
+    }
+  }
+  for (const Direction direction : kDirections) {
+    for (const ComputeItem& item : plan.pass(direction).computes) {
+      if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
+      plan_places(item.q_tokens, Side::q);
+      plan_places(item.kv_tokens, Side::kv);
+    }
+  }
+}
+
+void TermStore::plan_places(RunListId tokens, Side side) {
+  const bool is_new =
+      places_.emplace(std::pair{to_index(tokens), static_cast<int32_t>(side)}, DeviceMemory())
+          .second;
+  if (is_new) list_bytes_ += plan_.rows(tokens) * static_cast<int64_t>(sizeof(TermPlace));
+}
+
+DeviceMemory TermStore::places_on_device(RunListId tokens, Side side, Stream stream) const {
+  std::vector<TermPlace> all(static_cast<size_t>(plan_.layout.slots.tokens_of(side)));
+  const std::vector<SequenceSlot>& sequences = plan_.layout.slots.sequences;
+  for (size_t sequence = 0; sequence < sequences.size(); ++sequence) {
+    const SlotSide ids = sequences[sequence].side(side);
+    for (int64_t i = 0; i < ids.valid; ++i)
+      all[static_cast<size_t>(ids.valid_begin() + i)] = {static_cast<int32_t>(sequence),
+                                                         static_cast<int32_t>(i)};
+  }
+  std::vector<TermPlace> places;
+  for (const TokenRun& run : plan_.list(tokens)) {
+    for (int64_t token = run.begin; token < run.end; token += run.stride)
+      places.push_back(all[static_cast<size_t>(token)]);
+  }
+  DeviceMemory memory = to_device(places, stream);
+  wait_for_stream(stream);  // before the vector is freed
+  return memory;
+}
+
+void TermStore::load(const RunInputs& inputs, Stream stream) {
+  if (!is_on_) return;
+  const Attention& attention = plan_.scenario.attention;
+  const Batch& batch = plan_.scenario.batch;
+  const auto put = [&](int32_t array, const auto& values) {
+    if (array >= 0 && !values.empty())
+      copy_to_device(arrays_.at(array), values.data(), bytes_of(values), stream);
+  };
+  std::vector<int32_t> excess;
+  for (size_t sequence = 0; sequence < batch.lengths.size(); ++sequence)
+    excess.push_back(static_cast<int32_t>(batch.kv_lengths[sequence] - batch.lengths[sequence]));
+  const auto slopes = as<float>(alibi_slopes(attention.heads));
+  const auto bias = as<float>(inputs.bias.values);
+  const auto lengths = as<int32_t>(batch.lengths), kv_lengths = as<int32_t>(batch.kv_lengths);
+  put(slopes_, slopes);
+  put(excess_, excess);
+  put(bias_, bias);
+  put(lengths_, lengths);
+  put(kv_lengths_, kv_lengths);
+  put(first_cells_, cell_begins_);
+  for (auto& [key, memory] : places_)
+    memory = places_on_device(RunListId{key.first}, static_cast<Side>(key.second), stream);
+  wait_for_stream(stream);  // before the vectors are freed
+}
+
+void TermStore::clear_gradient(Stream stream) {
+  if (dbias_ < 0) return;
+  fill_bytes(arrays_.at(dbias_), 0, cell_begins_.back() * static_cast<int64_t>(sizeof(float)),
+             stream);
+  wait_for_stream(stream);
+}
+
+ScoreTermRows TermStore::of(const ComputeItem& item) const {
+  const Attention& attention = plan_.scenario.attention;
+  ScoreTermRows rows;
+  const auto places = [&](RunListId tokens, Side side) {
+    return places_.at({to_index(tokens), static_cast<int32_t>(side)}).as<TermPlace>();
+  };
+  rows.q_places = places(item.q_tokens, Side::q);
+  rows.kv_places = places(item.kv_tokens, Side::kv);
+  if (attention.alibi) {
+    rows.slopes = arrays_.at<float>(slopes_);
+    rows.excess = arrays_.at<int32_t>(excess_);
+  }
+  if (bias_ >= 0) {
+    const BiasExtents extents = bias_extents(attention, plan_.scenario.batch);
+    rows.bias = arrays_.at<float>(bias_);
+    rows.bias_sequences = static_cast<int32_t>(extents.sequences);
+    rows.bias_heads = static_cast<int32_t>(extents.heads);
+    rows.bias_queries = static_cast<int32_t>(extents.queries);
+    rows.bias_keys = static_cast<int32_t>(extents.keys);
+    rows.lengths = arrays_.at<int32_t>(lengths_);
+    rows.kv_lengths = arrays_.at<int32_t>(kv_lengths_);
+  }
+  if (dbias_ >= 0) {
+    rows.dbias = arrays_.at<float>(dbias_);
+    rows.first_cells = arrays_.at<int64_t>(first_cells_);
+  }
+  if (attention.dropout > 0) {
+    const DropoutRule rule = dropout_rule(attention, plan_.scenario.numerics);
+    rows.threshold = rule.threshold;
+    rows.seed_low = rule.seed_low;
+    rows.seed_high = rule.seed_high;
+    rows.kept_scale = static_cast<float>(rule.scale);
+  }
+  return rows;
+}
+
+void TermStore::collect(Answer& answer, Stream stream) const {
+  if (dbias_ < 0) return;
+  const Attention& attention = plan_.scenario.attention;
+  const Batch& batch = plan_.scenario.batch;
+  const BiasExtents extents = bias_extents(attention, batch);
+  std::vector<float> cells(static_cast<size_t>(cell_begins_.back()));
+  if (!cells.empty()) copy_to_host(cells.data(), arrays_.at(dbias_), bytes_of(cells), stream);
+  wait_for_stream(stream);
+  if (answer.dbias.values.empty())
+    answer.dbias = make_filled_tensor(
+        "dbias", {extents.sequences, extents.heads, extents.queries, extents.keys}, Dtype::fp32,
+        0.0);
+  for (size_t sequence = 0; sequence < batch.lengths.size(); ++sequence) {
+    const int64_t queries = batch.lengths[sequence], keys = batch.kv_lengths[sequence];
+    for (int64_t row = 0; row < attention.heads * queries; ++row) {
+      const int64_t head = row / queries, query = row % queries;
+      const int64_t plane = (static_cast<int64_t>(sequence) % extents.sequences) * extents.heads +
+                            head % extents.heads;
+      const float* from = cells.data() + cell_begins_[sequence] + row * keys;
+      double* into = answer.dbias.values.data() + (plane * extents.queries + query) * extents.keys;
+      for (int64_t key = 0; key < keys; ++key) into[key] += static_cast<double>(from[key]);
+    }
+  }
+}
+
+}  // namespace cpscope::kernels
