@@ -1,4 +1,5 @@
 #include "reference/head_group.h"
+#include "reference/plain_pieces.h"
 #include "reference/row_matrix.h"
 #include "sim/run/dtype.h"
 
@@ -75,13 +76,6 @@ void cast_blocks(BlocksAlong along, Rows<Real>& values) {
 template <class Real>
 const Rows<Real>& turned_or(const Rows<Real>& turned, const Rows<Real>& rows) {
   return turned.size() > 0 ? turned : rows;
-}
-
-/// Length of contiguous pieces such that `longest` positions overlap as many pieces as the schedule
-/// has hops. Pieces of the whole sequence would be wrong: a window sees few of them, while a
-/// schedule with striped tokens makes all its hops inside the window.
-int64_t piece_length(int64_t longest, int32_t hops) {
-  return std::max<int64_t>(1, (longest + hops - 1) / hops);
 }
 
 /// Data that all row blocks of a unit share.
@@ -523,46 +517,6 @@ void finish_piece(PlainUnit<Real>& unit) {
   add(unit.piece_dk, unit.running_dk, &PlainFp8::dk);
   add(unit.piece_dv, unit.running_dv, &PlainFp8::dv);
   unit.piece_keys = {};
-}
-
-/// Number of queries in one piece, such that the key seen by most queries overlaps as many pieces
-/// as the schedule adds shares.
-int64_t queries_per_share(const HeadGroup& group) {
-  if (group.hops.shares == 1 || !group.has_key_gradients())
-    return std::max<int64_t>(1, group.part.num_queries());
-  std::vector<int64_t> change(static_cast<size_t>(group.part.num_keys()) + 1, 0);
-  for (const KeyRun& run : group.part.visible.runs) {
-    ++change[static_cast<size_t>(run.begin)];
-    --change[static_cast<size_t>(run.end)];
-  }
-  int64_t seen_by = 0, most = 0;
-  for (const int64_t step : change) {
-    seen_by += step;
-    most = std::max(most, seen_by);
-  }
-  return piece_length(most, group.hops.shares);
-}
-
-/// Positions of the queries of each share, in the order of summation: queries that see fewest keys
-/// first, which is natural order under a causal mask and a window. Their weights are largest, so
-/// all later hops round a sum of full size, as most hops do in a schedule with another order.
-std::vector<KeyRun> order_shares(const HeadGroup& group) {
-  const int64_t length = queries_per_share(group), num_rows = group.part.num_queries();
-  std::vector<std::pair<double, KeyRun>> shares;  // mean number of visible keys, queries
-  for (int64_t begin = 0; begin < num_rows; begin += length) {
-    const int64_t end = std::min(begin + length, num_rows);
-    int64_t pairs = 0;
-    for (int64_t row = begin; row < end; ++row) {
-      for (const KeyRun& run : group.part.visible.of_row(row)) pairs += run.end - run.begin;
-    }
-    const double mean = static_cast<double>(pairs) / static_cast<double>(end - begin);
-    shares.emplace_back(mean, KeyRun{begin, end});
-  }
-  std::stable_sort(shares.begin(), shares.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<KeyRun> queries;
-  for (const auto& share : shares) queries.push_back(share.second);
-  return queries;
 }
 
 template <class Real>
