@@ -134,6 +134,7 @@ void start_answer(const Scenario& scenario, int64_t query_rows, int64_t key_rows
   side.terms.dq.assign(static_cast<size_t>(query_rows * heads), 0.0);
   side.terms.dk.assign(static_cast<size_t>(key_rows * kv_heads), 0.0);
   side.terms.dv.assign(static_cast<size_t>(key_rows * kv_heads), 0.0);
+  if (attention.dropout > 0) side.terms.undropped = side.terms.dv;
   if (attention.softmax_type == SoftmaxType::learnable)
     answer.d_sink.assign(static_cast<size_t>(heads), 0.0);
   if (attention.bias == BiasShape::none || !side.wanted.queries || !side.wanted.keys) return;
@@ -398,6 +399,7 @@ Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, co
   }
   verdict.terms.dk = std::move(of_keys.sides[0].terms.dk);
   verdict.terms.dv = std::move(of_keys.sides[0].terms.dv);
+  verdict.terms.undropped = std::move(of_keys.sides[0].terms.undropped);
   if (!inputs.sink.empty()) {
     verdict.exact.d_sink = sink_gradients<double>(inputs, seen);
     verdict.plain.d_sink = scenario.numerics.dtype == Dtype::fp64

@@ -28,6 +28,7 @@ struct ExactHead {
 struct KeyGradients {
   Rows<double> dk, dv;
   Column<double> dk_squares, dv_squares;
+  Column<double> undropped_squares;  // as dv_squares, of all weights; empty without dropout
 };
 
 /// One row block: logits, weights and softmax statistics of each row.
@@ -241,6 +242,8 @@ void run_exact_backward(const ExactHead& head, ExactBlock& block, KeyGradients& 
   gradients.dv.middleRows(range.key_begin, range.keys()).noalias() += kept.transpose() * d_out;
   gradients.dk.middleRows(range.key_begin, range.keys()).noalias() +=
       d_logits.transpose() * queries;
+  if (gradients.undropped_squares.size() > 0)
+    add_squares(block.weights, d_out.rowwise().squaredNorm(), range, gradients.undropped_squares);
   add_squares(kept, d_out.rowwise().squaredNorm(), range, gradients.dv_squares);
   add_squares(lengths, queries.rowwise().squaredNorm(), range, gradients.dk_squares);
 }
@@ -291,6 +294,8 @@ void write_exact_key_gradients(const HeadGroup& group, KeyGradients& gradients, 
     const auto index = static_cast<size_t>(at * answer.dk.shape[1] + group.kv_head);
     terms.dk[index] = std::sqrt(gradients.dk_squares(key));
     terms.dv[index] = std::sqrt(gradients.dv_squares(key));
+    if (!terms.undropped.empty())
+      terms.undropped[index] = std::sqrt(gradients.undropped_squares(key));
   }
 }
 
@@ -312,6 +317,7 @@ std::vector<HeadSums> compute_exact_group(const HeadGroup& group, Answer& answer
     gradients.dv.setZero(values.rows(), values.cols());
     gradients.dk_squares.setZero(keys.rows());
     gradients.dv_squares.setZero(keys.rows());
+    if (group.terms.drops()) gradients.undropped_squares.setZero(keys.rows());
   }
 
   std::vector<HeadSums> sums;

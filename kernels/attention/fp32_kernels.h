@@ -52,6 +52,7 @@ struct TermCells {
   const Terms& terms;
   int32_t head;               // among all query heads
   int32_t q_begin, kv_begin;  // first rows of the tile's two sides
+  int32_t q_end, kv_end;
 
   __device__ __forceinline__ int32_t query(int i, int j) const {
     return q_begin + (kKeysAreRows ? thread_x() + 16 * j : thread_y() + 16 * i);
@@ -59,14 +60,21 @@ struct TermCells {
   __device__ __forceinline__ int32_t key(int i, int j) const {
     return kv_begin + (kKeysAreRows ? thread_y() + 16 * i : thread_x() + 16 * j);
   }
+  /// True if the cell is of two rows. Where nothing is masked, cells beyond them count as visible:
+  /// their sums are not written, but their terms must not be either.
+  __device__ __forceinline__ bool holds(int i, int j) const {
+    return query(i, j) < q_end && key(i, j) < kv_end;
+  }
   __device__ __forceinline__ float added(int i, int j) const {
+    if (!holds(i, j)) return 0.0f;
     return terms.added(head, query(i, j), key(i, j));
   }
   __device__ __forceinline__ float kept(int i, int j) const {
+    if (!holds(i, j)) return 1.0f;
     return terms.kept(head, query(i, j), key(i, j));
   }
   __device__ __forceinline__ void add_gradient(int i, int j, float gradient) const {
-    terms.add_gradient(head, query(i, j), key(i, j), gradient);
+    if (holds(i, j)) terms.add_gradient(head, query(i, j), key(i, j), gradient);
   }
 };
 
@@ -172,8 +180,8 @@ __device__ __forceinline__ void run_forward_tile(const ForwardLaunch& launch, co
   while (walk.next(keys)) {
     float s[4][4];
     multiply_rows(s, q, rows_from<T>(launch.k, kv_head, qk, keys.begin, keys.end), tiles);
-    const TermCells<Terms, false> cells{terms, shape.first_head + work.head, tile.begin,
-                                        keys.begin};
+    const TermCells<Terms, false> cells{
+        terms, shape.first_head + work.head, tile.begin, keys.begin, tile.end, keys.end};
     weigh_tile(shape, visible_cells(launch.query_tiles, shape.q_rows, tile, keys), cells, s,
                softmax, factors);
     for (int i = 0; i < kLanes / 4; ++i) out[i % 4][i / 4] *= factors[i % 4];
@@ -220,7 +228,8 @@ __device__ __forceinline__ void run_query_gradient_tile(const BackwardLaunch& la
   while (walk.next(now)) {
     const Fp32Rows<T> keys = rows_from<T>(launch.k, kv_head, qk, now.begin, now.end);
     const uint32_t visible = visible_cells(launch.query_tiles, shape.q_rows, tile, now);
-    const TermCells<Terms, false> cells{terms, shape.first_head + work.head, tile.begin, now.begin};
+    const TermCells<Terms, false> cells{
+        terms, shape.first_head + work.head, tile.begin, now.begin, tile.end, now.end};
     float s[4][4], d_p[4][4];
     multiply_rows(s, q, keys, tiles);
     multiply_rows(d_p, d_out, rows_from<T>(launch.v, kv_head, v, now.begin, now.end), tiles);
@@ -293,7 +302,8 @@ __device__ __forceinline__ void run_key_gradient_tile(const BackwardLaunch& laun
     const Fp32Rows<T> q = rows_from<T>(launch.q, now.head, qk, now.begin, now.end);
     const Fp32Rows<T> d_out = rows_from<T>(launch.d_out, now.head, v, now.begin, now.end);
     const QueryColumns columns = load_columns(launch, tile, now);
-    const TermCells<Terms, true> cells{terms, shape.first_head + now.head, now.begin, tile.begin};
+    const TermCells<Terms, true> cells{
+        terms, shape.first_head + now.head, now.begin, tile.begin, now.end, tile.end};
     float s[4][4], d_p[4][4], p[4][4];
     multiply_rows(s, keys, q, tiles);
 #pragma unroll

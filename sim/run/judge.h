@@ -50,6 +50,8 @@ struct Answer {
 struct TermLengths {
   std::vector<double> out, dq, dk, dv;
   std::vector<double> dbias;  // [sequence or 1, head or 1, query]
+  // With dropout: as dv, of all weights. The gradient of a key has the errors of dropped ones too.
+  std::vector<double> undropped;
 };
 
 /// What an independent judge provides for grading: the exact answer in double, and the answer of a

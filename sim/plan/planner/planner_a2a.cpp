@@ -229,7 +229,10 @@ std::span<const ExchangeSeat> HeadExchange::seats(int32_t stage, size_t group) c
   const auto& all = stages[static_cast<size_t>(stage)];
   const auto is_before = [](const ExchangeSeat& seat, size_t g) { return seat.group < g; };
   const auto begin = std::lower_bound(all.begin(), all.end(), group, is_before);
-  return {begin, std::lower_bound(begin, all.end(), group + 1, is_before)};
+  const auto end = std::lower_bound(begin, all.end(), group + 1, is_before);
+  // The library of the page's compiler has no span of two iterators.
+  return std::span(all).subspan(static_cast<size_t>(begin - all.begin()),
+                                static_cast<size_t>(end - begin));
 }
 
 HeadExchange make_head_exchange(PlanBuilder& builder,

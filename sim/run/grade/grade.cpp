@@ -266,8 +266,9 @@ class AnswerGrader {
          .rounded_to = dtype_,
          .terms = verdict_.terms.dk,
          .places = &keys,
-         .carried =
-             carry_to_keys(errors, verdict_.terms.dv, inputs_, keys, attention_, length() * q_),
+         .carried = carry_to_keys(
+             errors, attention_.dropout > 0 ? verdict_.terms.undropped : verdict_.terms.dv, inputs_,
+             keys, attention_, length() * q_),
          .sources = deltas,
          .is_empty = keys_without_weights()});
     add({.name = "dv",
