@@ -150,13 +150,15 @@ template <class T>
 void PartialMerger<T>::merge_lse(const MergeItem& item) {
   BufferMemory<T>& into = memory_.at(item.into);
   const AlignedVector<T>& other = memory_.at(item.partial).second;
+  const std::vector<int64_t> targets = cells_of(item);
   const int64_t lanes = plan_.scenario.attention.head_dim_v;
-  for (size_t i = 0; i < other.size(); ++i) {
-    const T whole = log_sum_exp(into.second[i], other[i]);
-    const T weight = weight_of(into.second[i], whole);
-    T* value = into.first.data() + static_cast<int64_t>(i) * lanes;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    T& lse = into.second[targets[i]];
+    const T whole = log_sum_exp(lse, other[i]);
+    const T weight = weight_of(lse, whole);
+    T* value = into.first.data() + targets[i] * lanes;
     for (int64_t lane = 0; !keeps_partials_ && lane < lanes; ++lane) value[lane] *= weight;
-    into.second[i] = whole;
+    lse = whole;
   }
 }
 

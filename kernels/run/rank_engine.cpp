@@ -4,6 +4,7 @@
 #include "kernels/device/scalar_types.h"
 #include "kernels/lower/lowered_check.h"
 #include "sim/plan/kept_inputs.h"
+#include "sim/plan/scaled_partials.h"
 #include "sim/run/dtype.h"
 #include "sim/scenario/score_terms.h"
 
@@ -220,7 +221,7 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
     return "sums of dQ that travel round a ring are not in the GPU executors yet";
   if (plan.home.front().replica != kNoBuffer)
     return "keys that every rank holds (kv_replicated) are not in the GPU executors yet";
-  if (adds_scaled_partials(plan.scenario.parallel))
+  if (adds_scaled_partials(plan))
     return "partial results that are scaled by a gathered lse are not in the GPU executors yet";
   return std::nullopt;
 }

@@ -34,7 +34,7 @@ struct PlanBox {
 /// All ways to split a batch on a cluster.
 struct ComparisonBox {
   Candidates candidates;
-  std::string title;  // of the scenario
+  Scenario scenario;
 };
 
 /// The layout of a scenario that no rule refuses.

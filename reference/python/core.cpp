@@ -8,6 +8,7 @@
 #include "sim/documents/te_text.h"
 #include "sim/documents/verdict_text.h"
 #include "sim/plan/check/plan_text.h"
+#include "sim/plan/document/load_plan.h"
 #include "sim/plan/document/plan_document.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/plan/visit_items.h"
@@ -153,6 +154,9 @@ bool is_same_question(const ScenarioBox& left, const ScenarioBox& right) {
 
 ScenarioBox with_order(const ScenarioBox& box, const std::string& order_text) {
   auto ordered = unlocked([&]() -> Result<ScenarioBox> {
+    if (box.loaded.plan != nullptr)
+      return make_bad_input("a plan document has an order of its own", "take its scenario alone",
+                            box.loaded.path);
     ScenarioBox made = box;
     const Result<OrderDemand> demand = demand_of_order(box.scenario());
     if (!demand) return locate_keys(demand.error(), box.loaded.text, box.loaded.path);
@@ -172,9 +176,16 @@ ScenarioBox with_comm_type(ScenarioBox box, const std::string& name) {
     known += (known.empty() ? "" : ", ") + std::string(to_name(type));
     if (name != to_name(type)) continue;
     box.loaded.scenario.parallel.comm_type = type;
+    box.loaded.plan = nullptr;
     return box;
   }
   throw_input_error("no communication type has this name: " + name, known);
+}
+
+/// The text of a plan document, proved; the same as a file of this name.
+ScenarioBox parse_plan(const std::string& text, const std::string& path) {
+  auto parsed = unlocked([&] { return prove_plan_document(text, path); });
+  return {take(std::move(parsed), kScenario)};
 }
 
 PlanBox make_checked_plan(const ScenarioBox& box) {
@@ -310,6 +321,12 @@ std::pair<std::string, std::string> import_order_lists(
 }  // namespace
 
 Result<LayoutBox> lay_out(const ScenarioBox& box) {
+  if (box.loaded.plan != nullptr) {
+    LayoutBox made;
+    made.plan.scenario = box.scenario();
+    made.plan.layout = box.loaded.plan->plan().layout;
+    return made;
+  }
   if (auto error = refuse_by_rule(box.scenario()))
     return locate_keys(*error, box.loaded.text, box.loaded.path);
   Result<Layout> layout = make_layout(box.scenario());
@@ -341,6 +358,7 @@ void bind_scenario(nb::module_& module) {
   nb::class_<ScenarioBox>(module, "Scenario")
       .def_prop_ro("text", [](const ScenarioBox& box) { return box.loaded.text; })
       .def_prop_ro("path", [](const ScenarioBox& box) { return box.loaded.path; })
+      .def_prop_ro("is_document", [](const ScenarioBox& box) { return box.loaded.plan != nullptr; })
       .def_prop_ro("warnings", [](const ScenarioBox& box) { return box.loaded.warnings; })
       .def_prop_ro("settings", &settings_of)
       .def("same_as", &is_same_question, "other"_a)
@@ -394,9 +412,10 @@ void bind_scenario(nb::module_& module) {
   module.def(
       "load",
       [](const std::string& path) {
-        return ScenarioBox{take(unlocked([&] { return load_scenario(path); }), kScenario)};
+        return ScenarioBox{take(unlocked([&] { return load_scenario_or_plan(path); }), kScenario)};
       },
       "path"_a);
+  module.def("parse_plan", &parse_plan, "text"_a, "path"_a);
   module.def("import_order", &import_order_lists, "source"_a, "layout"_a, "cp_size"_a,
              "ulysses_degree"_a, "tokens"_a, "cu_seqlens"_a.none(), "given"_a);
 }

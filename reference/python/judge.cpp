@@ -398,10 +398,11 @@ std::pair<std::string, std::string> probe(const ScenarioBox& box, const nb::call
   PythonExecutor executor(ask, choices_of(order, format, lse_layout));
   auto probed = [&]() -> Result<ProbeReport> {
     const nb::gil_scoped_release release;
-    const Result<CheckedPlan> plan = plan_scenario(probe_scenario(box.scenario()));
+    const PlanVariant plan_for = variants_of(box.loaded);
+    const Result<CheckedPlan> plan = plan_for(probe_scenario(box.scenario()));
     if (!plan) return plan.error();
     if (const auto error = probe_obstacle(plan.value(), executor)) return *error;
-    return run_probes(box.scenario(), executor, reference::mask_witness(), {});
+    return run_probes(box.scenario(), plan_for, executor, reference::mask_witness(), {});
   }();
   executor.rethrow();
   ProbeReport report = take(std::move(probed), kScenario);

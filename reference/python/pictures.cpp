@@ -47,7 +47,8 @@ std::string draw_plan(const PlanBox& box, const std::string& view, const std::st
 
 std::string draw_ways(const ComparisonBox& box, const std::string& theme,
                       const std::string& id_prefix) {
-  return take(gui::draw_comparison_svg(box.candidates, box.title, theme, id_prefix), kInput);
+  return take(gui::draw_comparison_svg(box.candidates, box.scenario.title, theme, id_prefix),
+              kInput);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "reference/plan_walker.h"
 #include "reference/python/arrays.h"
 #include "reference/python/boxes.h"
+#include "sim/clock/search.h"
 #include "sim/documents/comparison_text.h"
 #include "sim/documents/diff_text.h"
 #include "sim/documents/fault_text.h"
@@ -102,11 +103,12 @@ Documents probe_executor(const ScenarioBox& box, const std::string& name) {
     Toolbox toolbox = make_toolbox();
     const Result<Executor*> executor = find_executor(toolbox, name);
     if (!executor) return executor.error();
-    const Result<CheckedPlan> plan = plan_scenario(probe_scenario(box.scenario()));
+    const PlanVariant plan_for = variants_of(box.loaded);
+    const Result<CheckedPlan> plan = plan_for(probe_scenario(box.scenario()));
     if (!plan) return locate_keys(plan.error(), box.loaded.text, box.loaded.path);
     if (const auto error = probe_obstacle(plan.value(), *executor.value())) return *error;
     const Result<ProbeReport> report =
-        run_probes(box.scenario(), *executor.value(), toolbox.oracle.witness, {});
+        run_probes(box.scenario(), plan_for, *executor.value(), toolbox.oracle.witness, {});
     if (!report) return report.error();
     std::ostringstream text;
     write_probe_text(report.value(), name, text);
@@ -241,20 +243,53 @@ Documents timeline(const ScenarioBox& box, const std::string& cluster_name,
 
 ComparisonBox compare(const ScenarioBox& box, const std::string& cluster_name,
                       const std::string& folder, const std::string& stack,
-                      const std::vector<int64_t>& dispatch_chunks) {
+                      const std::vector<int64_t>& dispatch_chunks,
+                      const std::optional<double>& memory_gib,
+                      const std::optional<std::tuple<double, int64_t, uint64_t>>& search) {
   Interruptible interruptible;
   auto made = [&]() -> Result<Candidates> {
     const nb::gil_scoped_release release;
-    const Result<Cluster> cluster = load_cluster(cluster_name, folder);
+    if (box.loaded.plan != nullptr)
+      return make_bad_input(
+          "compare plans the split by itself, and a plan document is one that is made",
+          "take a scenario", box.loaded.path);
+    Result<Cluster> cluster = load_cluster(cluster_name, folder);
     if (!cluster) return cluster.error();
-    CandidateOptions options{.stack = stack, .control = interruptible.control()};
-    if (!dispatch_chunks.empty()) options.dispatch_chunks = dispatch_chunks;
-    Result<Candidates> candidates = compare_candidates(box.scenario(), cluster.value(), options);
+    if (memory_gib) cluster.value().device.memory_gib = *memory_gib;
+    SearchOptions options;
+    options.candidates = {.stack = stack, .control = interruptible.control()};
+    if (!dispatch_chunks.empty()) options.candidates.dispatch_chunks = dispatch_chunks;
+    if (search) std::tie(options.seconds, options.tries, options.seed) = *search;
+    Result<Candidates> candidates =
+        search ? search_candidates(box.scenario(), cluster.value(), options)
+               : compare_candidates(box.scenario(), cluster.value(), options.candidates);
     if (!candidates) return locate_keys(candidates.error(), box.loaded.text, box.loaded.path);
     return candidates;
   }();
   interruptible.rethrow();
-  return {take(std::move(made), kScenario), box.scenario().title};
+  return {take(std::move(made), kScenario), box.scenario()};
+}
+
+/// The scenario split as the best candidate says, as TOML text, and the order of tokens [rank]
+/// that a search has found for it: (text, ranks, kv_ranks), both empty if it has a layout. The text
+/// then has layout "contiguous". None without a best candidate.
+nb::object best_way(const ComparisonBox& box) {
+  if (box.candidates.best < 0) return nb::none();
+  const Candidate& best = box.candidates.candidates[static_cast<size_t>(box.candidates.best)];
+  Scenario scenario = take_way(box.scenario, best, "");
+  ImportedOrder order;
+  if (scenario.parallel.layout == LayoutKind::indices) {
+    order = std::move(scenario.parallel.imported);
+    scenario.parallel.imported = {};
+    scenario.parallel.indices_file.clear();
+    scenario.parallel.layout = LayoutKind::contiguous;
+  }
+  const auto lists = [](const std::vector<std::vector<int64_t>>& ranks) {
+    nb::list all;
+    for (const std::vector<int64_t>& ids : ranks) all.append(to_numpy(ids));
+    return all;
+  };
+  return nb::make_tuple(print_scenario(scenario), lists(order.ranks), lists(order.kv_ranks));
 }
 
 }  // namespace
@@ -283,6 +318,7 @@ void bind_runs(nb::module_& module) {
       });
   nb::class_<ComparisonBox>(module, "Comparison")
       .def("document", [](const ComparisonBox& box) { return comparison_json(box.candidates); })
+      .def("best_way", &best_way)
       .def("csv", [](const ComparisonBox& box) { return comparison_csv(box.candidates); })
       .def(
           "text",
@@ -304,7 +340,7 @@ void bind_runs(nb::module_& module) {
   module.def("timeline", &timeline, "scenario"_a, "cluster"_a, "folder"_a, "stack"_a,
              "plan"_a.none());
   module.def("compare", &compare, "scenario"_a, "cluster"_a, "folder"_a, "stack"_a,
-             "dispatch_chunks"_a);
+             "dispatch_chunks"_a, "memory_gib"_a.none(), "search"_a.none());
 }
 
 }  // namespace cpscope::python

@@ -10,6 +10,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <span>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -17,9 +18,12 @@
 namespace cpscope {
 namespace {
 
-constexpr std::array<CommType, 6> kCommTypes = {CommType::p2p,        CommType::a2a,
-                                                CommType::all_gather, CommType::a2a_p2p,
-                                                CommType::group_cast, CommType::double_ring};
+/// Simplest first. Only a search tries those behind the sixth.
+constexpr std::array kWayTypes = {
+    CommType::p2p,         CommType::a2a,         CommType::all_gather, CommType::a2a_p2p,
+    CommType::group_cast,  CommType::double_ring, CommType::pass_q,     CommType::token_ring,
+    CommType::helper_ring, CommType::mesh,        CommType::gather_q,   CommType::a2a_double_ring};
+constexpr std::span kUsualTypes = std::span(kWayTypes).first<6>();
 constexpr std::array<LayoutKind, 6> kLayouts = {
     LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
     LayoutKind::striped,    LayoutKind::lpt,        LayoutKind::lpt_local};
@@ -44,26 +48,6 @@ std::vector<int32_t> a2a_sizes_of(const Scenario& scenario) {
 std::vector<int32_t> windows_of(const Scenario& scenario, const Cluster& cluster) {
   const int32_t ranks = scenario.parallel.cp_size, node = cluster.gpus_per_node;
   return ranks > node && ranks % node == 0 ? std::vector{node} : std::vector<int32_t>{};
-}
-
-std::string name_of(const Parallel& parallel) {
-  std::string name(to_name(parallel.comm_type));
-  if (has_head_groups(parallel.comm_type)) name += fmt::format(" of {}", parallel.a2a_size);
-  if (parallel.comm_type == CommType::group_cast && parallel.dispatch == Dispatch::queries)
-    name += " of queries";
-  if (parallel.comm_type == CommType::mesh)
-    name += fmt::format(" of {} x {}", parallel.mesh_q, parallel.cp_size / parallel.mesh_q);
-  if (has_windows(parallel.comm_type)) name += fmt::format(", windows of {}", parallel.ring_window);
-  if (has_ring_backward(parallel.comm_type) && parallel.ring_backward == RingBackward::q)
-    name += ", queries back";
-  if (adds_scaled_partials(parallel)) name += " with reduce-scatter";
-  if (has_head_stages(parallel.comm_type) && parallel.heads_per_stage > 0)
-    name += fmt::format(" in stages of {}", parallel.heads_per_stage);
-  name += fmt::format(", {}", to_name(parallel.layout));
-  if (has_chunks(parallel.layout)) name += fmt::format(" {}", parallel.dispatch_chunk);
-  if (parallel.layout == LayoutKind::striped && parallel.stripe != 1)
-    name += fmt::format(" of {}", parallel.stripe);
-  return name;
 }
 
 void add_mean(const PassTimeline& pass, MeanTimes& mean) {
@@ -103,19 +87,22 @@ void fill(Candidate& candidate, const Plan& plan, const Timeline& timeline,
 }
 
 /// Sort key in the order of list_candidates; uses only the keys that the candidate's type reads.
-std::array<int64_t, 7> list_place(const Parallel& way) {
+std::array<int64_t, 9> list_place(const Parallel& way) {
   const auto index_in = [](const auto& all, auto value) {
     return static_cast<int64_t>(std::find(all.begin(), all.end(), value) - all.begin());
   };
-  return {index_in(kCommTypes, way.comm_type),
-          way.comm_type == CommType::a2a_p2p       ? way.a2a_size
-          : way.comm_type == CommType::double_ring ? way.ring_window
-                                                   : 0,
+  return {index_in(kWayTypes, way.comm_type),
+          has_head_groups(way.comm_type)        ? way.a2a_size
+          : way.comm_type == CommType::mesh     ? way.mesh_q
+          : way.comm_type == CommType::gather_q ? static_cast<int64_t>(way.combine)
+                                                : 0,
           index_in(kLayouts, way.layout),
           has_chunks(way.layout) ? way.dispatch_chunk : 0,
           way.layout == LayoutKind::striped ? way.stripe : 0,
           way.comm_type == CommType::group_cast ? static_cast<int64_t>(way.dispatch) : 0,
-          has_head_stages(way.comm_type) ? way.heads_per_stage : 0};
+          has_head_stages(way.comm_type) ? way.heads_per_stage : 0,
+          has_windows(way.comm_type) ? way.ring_window : 0,
+          has_ring_backward(way.comm_type) ? static_cast<int64_t>(way.ring_backward) : 0};
 }
 
 /// Only the first complaint: a table has one line for it.
@@ -144,20 +131,13 @@ void number_times(std::vector<Candidate>& candidates) {
 
 /// Sort key of candidates that are equal in all figures: the scenario's own one first, then the
 /// simplest layout, then the simplest communication.
-std::array<int64_t, 9> preference(const Candidate& candidate) {
+auto preference(const Candidate& candidate) {
   const Parallel& way = candidate.parallel;
-  const std::array<int64_t, 7> place = list_place(way);
+  const std::array<int64_t, 9> place = list_place(way);
   const bool has_usual_chunk =
       !has_chunks(way.layout) || way.dispatch_chunk == Parallel{}.dispatch_chunk;
-  return {candidate.is_own ? 0 : 1,
-          place[2],
-          has_usual_chunk ? 0 : 1,
-          place[3],
-          place[4],
-          place[0],
-          place[1],
-          place[5],
-          place[6]};
+  return std::tuple(!candidate.is_own, place[2], !has_usual_chunk, place[3], place[4], place[0],
+                    std::array{place[1], place[7], place[8], place[5], place[6]});
 }
 
 /// Sort key of all candidates that are possible.
@@ -185,7 +165,9 @@ void mark_pareto(std::vector<Candidate>& candidates) {
 double most_padding(const std::vector<Candidate>& candidates) {
   double least = 1.0;
   for (const Candidate& candidate : candidates) {
-    if (candidate.refusal.empty()) least = std::min(least, candidate.padding_share);
+    // Orders that are searched add no padding, and must not rule out the best of the others.
+    if (candidate.refusal.empty() && !candidate.is_searched)
+      least = std::min(least, candidate.padding_share);
   }
   return least + kMorePadding;
 }
@@ -233,6 +215,26 @@ std::string explain_slower_candidate(const Candidate& slow, const Candidate& fas
 
 }  // namespace
 
+std::string name_way(const Parallel& parallel) {
+  std::string name(to_name(parallel.comm_type));
+  if (has_head_groups(parallel.comm_type)) name += fmt::format(" of {}", parallel.a2a_size);
+  if (parallel.comm_type == CommType::group_cast && parallel.dispatch == Dispatch::queries)
+    name += " of queries";
+  if (parallel.comm_type == CommType::mesh)
+    name += fmt::format(" of {} x {}", parallel.mesh_q, parallel.cp_size / parallel.mesh_q);
+  if (has_windows(parallel.comm_type)) name += fmt::format(", windows of {}", parallel.ring_window);
+  if (has_ring_backward(parallel.comm_type) && parallel.ring_backward == RingBackward::q)
+    name += ", queries back";
+  if (adds_scaled_partials(parallel)) name += " with reduce-scatter";
+  if (has_head_stages(parallel.comm_type) && parallel.heads_per_stage > 0)
+    name += fmt::format(" in stages of {}", parallel.heads_per_stage);
+  name += fmt::format(", {}", to_name(parallel.layout));
+  if (has_chunks(parallel.layout)) name += fmt::format(" {}", parallel.dispatch_chunk);
+  if (parallel.layout == LayoutKind::striped && parallel.stripe != 1)
+    name += fmt::format(" of {}", parallel.stripe);
+  return name;
+}
+
 MeanTimes mean_times(const Timeline& timeline) {
   MeanTimes mean;
   add_mean(timeline.forward, mean);
@@ -258,7 +260,7 @@ std::vector<Parallel> list_candidates(const Scenario& scenario,
     });
     if (!is_there) list.push_back(parallel);
   };
-  for (const CommType comm : kCommTypes) {
+  for (const CommType comm : kUsualTypes) {
     std::vector<int32_t> sizes{0};  // of groups, if the type has a choice
     if (comm == CommType::a2a_p2p) sizes = a2a_sizes_of(scenario);
     if (comm == CommType::double_ring) sizes = ring_windows;
@@ -324,13 +326,13 @@ Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& clu
   const Result<const KernelCost*> kernels = find_kernel_cost(*stack.value(), scenario);
   if (!kernels) return kernels.error();
   if (const auto error = refuse_small_cluster(scenario, cluster)) return *error;
-  Candidates result{cluster.name, stack.value()->name,    cluster.device.memory_gib, {}, -1,
-                    -1,           note_on_times(scenario)};
+  Candidates result{cluster.name, stack.value()->name, cluster.device.memory_gib, {}, -1, -1};
+  result.note = note_on_times(scenario);
   for (const Parallel& parallel :
        list_candidates(scenario, options.dispatch_chunks, windows_of(scenario, cluster))) {
     Candidate candidate;
     candidate.parallel = parallel;
-    candidate.name = name_of(parallel);
+    candidate.name = name_way(parallel);
     result.candidates.push_back(std::move(candidate));
   }
   result.candidates.front().is_own = true;
@@ -370,7 +372,7 @@ void finish_comparison(Candidates& comparison) {
                      if (a.refusal.empty() != b.refusal.empty()) return a.refusal.empty();
                      return a.refusal.empty() && order_of(a) < order_of(b);
                    });
-  const double most = most_padding(candidates);
+  const double most = comparison.most_padding = most_padding(candidates);
   for (size_t i = 0; i < candidates.size(); ++i) {
     Candidate& candidate = candidates[i];
     candidate.is_wasteful = candidate.refusal.empty() && candidate.padding_share > most;
@@ -416,18 +418,22 @@ std::string comparison_csv(const Candidates& comparison) {
   std::string text =
       "cp_comm_type,layout,a2a_size,dispatch_chunk,stripe,status,forward_us,backward_us,total_us,"
       "exposed_us,bytes_sent,kv_necessary,kv_moved,kv_moved_over_necessary,rank_max_over_mean,"
-      "critical_path_over_ideal,"
-      "padding_share,memory_bytes,fits,is_pareto,is_best,is_own,reason\n";
+      "critical_path_over_ideal,padding_share,memory_bytes,fits,is_pareto,is_best,is_own,mesh_q,"
+      "ring_window,ring_backward,heads_per_stage,combine,dispatch,is_searched,reason\n";
   for (size_t i = 0; i < comparison.candidates.size(); ++i) {
     const Candidate& c = comparison.candidates[i];
-    text += fmt::format(
-        "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n",
-        to_name(c.parallel.comm_type), to_name(c.parallel.layout), c.parallel.a2a_size,
-        c.parallel.dispatch_chunk, c.parallel.stripe, c.refusal.empty() ? "predicted" : "refused",
-        c.forward_us, c.backward_us, c.total_us(), c.exposed_us, c.bytes_sent, c.kv_necessary,
-        c.kv_moved, kv_ratio_field(c), c.rank_max_over_mean, c.critical_path_over_ideal,
-        c.padding_share, c.memory_bytes, c.fits ? 1 : 0, c.is_pareto ? 1 : 0,
-        static_cast<int64_t>(i) == comparison.best ? 1 : 0, c.is_own ? 1 : 0, quoted(c.refusal));
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},",
+                        to_name(c.parallel.comm_type), to_name(c.parallel.layout),
+                        c.parallel.a2a_size, c.parallel.dispatch_chunk, c.parallel.stripe,
+                        c.refusal.empty() ? "predicted" : "refused", c.forward_us, c.backward_us,
+                        c.total_us(), c.exposed_us, c.bytes_sent, c.kv_necessary, c.kv_moved,
+                        kv_ratio_field(c), c.rank_max_over_mean, c.critical_path_over_ideal,
+                        c.padding_share, c.memory_bytes, c.fits ? 1 : 0, c.is_pareto ? 1 : 0,
+                        static_cast<int64_t>(i) == comparison.best ? 1 : 0, c.is_own ? 1 : 0);
+    text += fmt::format("{},{},{},{},{},{},{},{}\n", c.parallel.mesh_q, c.parallel.ring_window,
+                        to_name(c.parallel.ring_backward), c.parallel.heads_per_stage,
+                        to_name(c.parallel.combine), to_name(c.parallel.dispatch),
+                        c.is_searched ? 1 : 0, quoted(c.refusal));
   }
   return text;
 }

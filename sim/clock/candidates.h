@@ -40,9 +40,47 @@ struct Candidate {
   int64_t time_number = 0;   // ascends with the time; the same for times that are printed alike
   bool is_pareto = false;    // no other is at least as good in time, bytes sent and memory
   bool is_wasteful = false;  // pads far more than the minimum
+  bool is_searched = false;  // tried by a search alone (search.h)
 
   double total_us() const { return forward_us + backward_us; }
   bool can_be_best() const { return refusal.empty() && fits && !is_wasteful; }
+};
+
+/// Why a search has ended: nothing was left to try, or the limit of time or tries was reached.
+enum class SearchEnd : uint8_t { done, time, tries };
+
+/// Bytes of both passes over wires that move them evenly, at their best rate.
+struct WireBound {
+  int64_t bytes = 0;
+  int64_t wires = 0;  // of ranks, or NICs of the nodes that are used; 0: none
+  double gb_s = 0;    // of one, one direction
+
+  double us() const {
+    return wires == 0 ? 0 : static_cast<double>(bytes) / static_cast<double>(wires) / gb_s * 1e-3;
+  }
+};
+
+/// What a search has tried beside the candidates of compare_candidates, and bounds below which no
+/// way's predicted time can be.
+struct SearchReport {
+  int64_t ways = 0;          // communication types with their keys x layouts
+  int64_t ways_tried = 0;    // planned, or refused
+  int64_t ways_refused = 0;  // of those tried
+  int64_t ways_too_slow =
+      0;  // not planned: their share of the work alone takes longer than the best
+  std::vector<std::string> starts;  // names of the candidates whose order was searched
+  int64_t chunk = 0;                // most tokens that change ranks together
+  int64_t orders_tried = 0;
+  SearchEnd end = SearchEnd::done;
+  int64_t pairs = 0;        // visible (query, key, query head) triples
+  double pairs_per_us = 0;  // of one GPU, the mean of forward and backward if there are both
+  double work_us = 0;       // pairs / (ranks * pairs_per_us)
+  // True if the bytes below are keys, and their gradients, that ranks must have from others to
+  // compute with their own queries; else they are all that the best sends.
+  bool sends_least = false;
+  WireBound wires, between;  // of the best: all its wires, and those between nodes
+
+  int64_t tries() const { return ways_tried + orders_tried; }
 };
 
 /// All candidates of one batch on one cluster. Of those that are equal in time, bytes and memory
@@ -53,6 +91,8 @@ struct Candidates {
   std::vector<Candidate> candidates;  // those that are possible, fastest first; then the refused
   int64_t best = -1;                  // fastest that can_be_best; -1: none
   int64_t own = -1;                   // the scenario's own
+  double most_padding = 1;            // fraction of the rows above which a candidate is wasteful
+  std::optional<SearchReport> search = {};
   std::string note = {};              // note_on_times
 };
 

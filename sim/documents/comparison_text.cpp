@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <ostream>
+#include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace cpscope {
 namespace {
@@ -38,6 +40,12 @@ Json candidate_json(const Candidate& candidate, bool is_best) {
                {"dispatch_chunk", parallel.dispatch_chunk},
                {"stripe", parallel.stripe},
                {"dispatch", to_name(parallel.dispatch)},
+               {"mesh_q", parallel.mesh_q},
+               {"ring_window", parallel.ring_window},
+               {"ring_backward", to_name(parallel.ring_backward)},
+               {"heads_per_stage", parallel.heads_per_stage},
+               {"combine", to_name(parallel.combine)},
+               {"is_searched", candidate.is_searched},
                {"is_own", candidate.is_own},
                {"status", candidate.refusal.empty() ? "predicted" : "refused"}};
   if (!candidate.refusal.empty()) {
@@ -83,6 +91,112 @@ bool is_shown(const Candidates& comparison, size_t index) {
                       });
 }
 
+const char* end_name(SearchEnd end) {
+  switch (end) {
+    case SearchEnd::time:
+      return "time";
+    case SearchEnd::tries:
+      return "tries";
+    case SearchEnd::done:
+      break;
+  }
+  return "done";
+}
+
+/// What a search says beside its numbers.
+struct SearchSentences {
+  std::string tried, work, wires, between, left_out;
+};
+
+std::string times_bound(double total_us, double bound_us) {
+  return bound_us > 0 ? fmt::format("; the best takes {:.2f} x that", total_us / bound_us) : "";
+}
+
+SearchSentences describe_search(const SearchReport& search, double best_us, int32_t ranks) {
+  SearchSentences said;
+  const int64_t waiting = search.ways - search.ways_tried - search.ways_too_slow;
+  said.tried = fmt::format("searched: {} more ways, of which {} are refused", search.ways_tried,
+                           search.ways_refused);
+  if (search.ways_too_slow > 0)
+    said.tried += fmt::format(
+        "; {} not planned, because their share of the work alone takes longer "
+        "than the best",
+        search.ways_too_slow);
+  if (waiting > 0) said.tried += fmt::format("; {} not tried", waiting);
+  said.tried +=
+      fmt::format("; {} orders of chunks of {} tokens", search.orders_tried, search.chunk);
+  if (!search.starts.empty())
+    said.tried += fmt::format(", from {}", fmt::join(search.starts, "; "));
+  if (search.end == SearchEnd::done) {
+    said.tried += ". It ended because nothing better was found for long";
+  } else if (search.end == SearchEnd::tries) {
+    said.tried += ". It ended with the number of tries";
+  } else {
+    said.tried += fmt::format(". It ended with the time: --tries {} gives the same again",
+                              std::max<int64_t>(1, search.tries()));
+  }
+  said.work = fmt::format(
+      "least time for the work: {} visible pairs / ({} ranks x {:.4g} pairs/s) = {:.3f} ms{}",
+      search.pairs, ranks, search.pairs_per_us * 1e6, search.work_us * 1e-3,
+      times_bound(best_us, search.work_us));
+  const auto tell_wires = [&](const WireBound& bound, const char* where, const char* of) {
+    return fmt::format("least time for {}: {} bytes of {} / ({} {} x {:.1f} GB/s) = {:.3f} ms{}",
+                       where, bound.bytes,
+                       search.sends_least ? "keys, and their gradients, that must be had from "
+                                            "others to compute with one's own queries"
+                                          : "all that the best sends",
+                       bound.wires, of, bound.gb_s, bound.us() * 1e-3,
+                       times_bound(best_us, bound.us()));
+  };
+  if (search.wires.wires > 0) said.wires = tell_wires(search.wires, "the wires", "ranks");
+  if (search.between.wires > 0)
+    said.between = tell_wires(search.between, "the wires between nodes", "NICs");
+  said.left_out =
+      "left out: cp_size, kv_replicated, partial_wire, dkv_wire and backward_kv are the "
+      "scenario's; "
+      "stripes other than 1, 16 and 256; a rank gets no more tokens than the fullest one had "
+      "before";
+  return said;
+}
+
+Json search_json(const SearchReport& search, double best_us, int32_t ranks) {
+  const SearchSentences said = describe_search(search, best_us, ranks);
+  const auto bound = [](const WireBound& wires, const std::string& text) -> Json {
+    if (wires.wires == 0) return nullptr;
+    return {{"bytes", wires.bytes},
+            {"wires", wires.wires},
+            {"gb_s", wires.gb_s},
+            {"us", wires.us()},
+            {"text", text}};
+  };
+  return {{"ways", search.ways},
+          {"ways_tried", search.ways_tried},
+          {"ways_refused", search.ways_refused},
+          {"ways_too_slow", search.ways_too_slow},
+          {"order_starts", search.starts},
+          {"chunk_tokens", search.chunk},
+          {"orders_tried", search.orders_tried},
+          {"tries", search.tries()},
+          {"ended_by", end_name(search.end)},
+          {"work_bound",
+           {{"visible_pairs", search.pairs},
+            {"pairs_per_us", search.pairs_per_us},
+            {"us", search.work_us},
+            {"text", said.work}}},
+          {"wire_bound", bound(search.wires, said.wires)},
+          {"wire_bound_between_nodes", bound(search.between, said.between)},
+          {"wire_bound_is_least", search.sends_least},
+          {"tried", said.tried},
+          {"left_out", said.left_out}};
+}
+
+/// Predicted time and ranks of the best candidate; nothing without one.
+std::pair<double, int32_t> best_of(const Candidates& comparison) {
+  const int32_t ranks = comparison.candidates.front().parallel.cp_size;
+  if (comparison.best < 0) return {0.0, ranks};
+  return {comparison.candidates[static_cast<size_t>(comparison.best)].total_us(), ranks};
+}
+
 }  // namespace
 
 void write_comparison_text(const Candidates& comparison, bool is_full, std::ostream& out) {
@@ -90,9 +204,15 @@ void write_comparison_text(const Candidates& comparison, bool is_full, std::ostr
       "{} candidates on {}, stack {}: predicted, not measured; * no other is as good in time, "
       "bytes and memory\n",
       comparison.candidates.size(), comparison.cluster, comparison.stack);
-  out << fmt::format("{:<34} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>6} {:>7} {:>7}\n",
-                     "candidate", "total ms", "forward", "exposed", "sent MiB", "KV/need",
-                     "max/mean", "path", "pad %", "GiB");
+  size_t width = 33;
+  for (size_t i = 0; i < comparison.candidates.size(); ++i) {
+    const Candidate& c = comparison.candidates[i];
+    if (c.refusal.empty() && (is_full || is_shown(comparison, i)))
+      width = std::max(width, c.name.size());
+  }
+  out << fmt::format("{:<{}} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>6} {:>7} {:>7}\n",
+                     "candidate", width + 1, "total ms", "forward", "exposed", "sent MiB",
+                     "KV/need", "max/mean", "path", "pad %", "GiB");
   int64_t refused = 0, hidden = 0;
   for (size_t i = 0; i < comparison.candidates.size(); ++i) {
     const Candidate& c = comparison.candidates[i];
@@ -106,9 +226,9 @@ void write_comparison_text(const Candidates& comparison, bool is_full, std::ostr
       continue;
     }
     out << fmt::format(
-        "{}{:<33} {:>10.3f} {:>10.3f} {:>9.3f} {:>9.1f} {:>9} {:>9.3f} {:>6.2f} "
+        "{}{:<{}} {:>10.3f} {:>10.3f} {:>9.3f} {:>9.1f} {:>9} {:>9.3f} {:>6.2f} "
         "{:>7.2f} {:>7.2f}{}{}{}\n",
-        c.is_pareto ? '*' : ' ', c.name, c.total_us() * 1e-3, c.forward_us * 1e-3,
+        c.is_pareto ? '*' : ' ', c.name, width, c.total_us() * 1e-3, c.forward_us * 1e-3,
         c.exposed_us * 1e-3, static_cast<double>(c.bytes_sent) / (1 << 20), describe_kv_ratio(c),
         c.rank_max_over_mean, c.critical_path_over_ideal, 100 * c.padding_share,
         gibibytes(c.memory_bytes), is_the_best(comparison, i) ? "  <- best" : "",
@@ -120,7 +240,16 @@ void write_comparison_text(const Candidates& comparison, bool is_full, std::ostr
   if (hidden > 0) out << fmt::format("and {} more (--full, --json or --csv)\n", hidden);
   if (refused > 0) out << fmt::format("{} refused:\n", refused);
   for (const Candidate& c : comparison.candidates) {
-    if (!c.refusal.empty()) out << fmt::format("  {:<33} {}\n", c.name, c.refusal);
+    // A search tries hundreds of ways that the batch does not allow.
+    if (!c.refusal.empty() && (is_full || !c.is_searched))
+      out << fmt::format("  {:<33} {}\n", c.name, c.refusal);
+  }
+  if (comparison.search) {
+    const auto [us, ranks] = best_of(comparison);
+    const SearchSentences said = describe_search(*comparison.search, us, ranks);
+    for (const std::string& sentence :
+         {said.tried, said.work, said.wires, said.between, said.left_out})
+      if (!sentence.empty()) out << sentence << '\n';
   }
   out << recommend(comparison) << '\n';
   if (!comparison.note.empty()) out << "note: " << comparison.note << '\n';
@@ -135,6 +264,10 @@ std::string comparison_json(const Candidates& comparison) {
   for (size_t i = 0; i < comparison.candidates.size(); ++i)
     rows.push_back(candidate_json(comparison.candidates[i], is_the_best(comparison, i)));
   json["candidates"] = std::move(rows);
+  if (comparison.search) {
+    const auto [us, ranks] = best_of(comparison);
+    json["search"] = search_json(*comparison.search, us, ranks);
+  }
   json["recommendation"] = recommend(comparison);
   if (!comparison.note.empty()) json["note"] = comparison.note;
   return print_json(json);

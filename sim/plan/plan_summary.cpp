@@ -109,16 +109,57 @@ std::vector<TokenRun> keys_held(const Plan& plan, RankId rank) {
   return held;
 }
 
-int64_t remote_keys(const Plan& plan, const std::vector<KeyRange>& seen, RankId rank) {
+/// How many of the keys that are seen these ranks do not hold.
+int64_t remote_keys(const Plan& plan, const std::vector<KeyRange>& seen, RankId first, RankId end) {
   int64_t remote = 0;
   for (const KeyRange& range : seen) remote += range.end - range.begin;
-  for (const TokenRun& run : keys_held(plan, rank)) {
-    auto range = std::partition_point(seen.begin(), seen.end(),
-                                      [&](const KeyRange& r) { return r.end <= run.begin; });
-    for (; range != seen.end() && range->begin < run.end; ++range)
-      remote -= count_inside(run, *range);
+  for (RankId rank = first; rank < end; rank = RankId{to_index(rank) + 1}) {
+    for (const TokenRun& run : keys_held(plan, rank)) {
+      auto range = std::partition_point(seen.begin(), seen.end(),
+                                        [&](const KeyRange& r) { return r.end <= run.begin; });
+      for (; range != seen.end() && range->begin < run.end; ++range)
+        remote -= count_inside(run, *range);
+    }
   }
   return remote;
+}
+
+/// Bytes of the keys that groups of consecutive ranks do not hold and need for the queries of their
+/// ranks.
+int64_t count_necessary(const Plan& plan, const IdVector<RankId, std::vector<RunListId>>& queries,
+                        int32_t group) {
+  Bases bases;
+  int64_t q = 0, kv = 0;
+  for (const SequenceSlot& slot : plan.layout.slots.sequences) {
+    bases.q.push_back(q);
+    bases.kv.push_back(kv);
+    q += slot.q_valid;
+    kv += slot.kv_valid;
+  }
+  const SliceRows slice_rows(plan);
+  const auto ranks = static_cast<int32_t>(plan.home.size());
+  std::vector<int64_t> remote(static_cast<size_t>((ranks + group - 1) / group));
+  for_each_index(std::ssize(remote), [&](int64_t g) {
+    const auto begin = static_cast<int32_t>(g) * group, end = std::min(ranks, begin + group);
+    std::vector<KeyRange> seen;
+    for (int32_t rank = begin; rank < end; ++rank) {
+      for (const RunListId list : queries[RankId{rank}])
+        add_keys_seen(plan, slice_rows, bases, list, seen);
+    }
+    remote[static_cast<size_t>(g)] =
+        remote_keys(plan, united(std::move(seen)), RankId{begin}, RankId{end});
+  });
+  const Attention& attention = plan.scenario.attention;
+  TransferItem row;
+  row.payload = Payload::kv;
+  return std::accumulate(remote.begin(), remote.end(), int64_t{0}) * attention.kv_heads *
+         (attention.head_dim_qk + attention.head_dim_v) * wire_element_bytes(row, plan.scenario);
+}
+
+IdVector<RankId, std::vector<RunListId>> own_queries(const Plan& plan) {
+  IdVector<RankId, std::vector<RunListId>> queries;
+  for (const RunListId list : plan.q_lists) queries.push_back({list});
+  return queries;
 }
 
 void sum_bytes(const Plan& plan, const Pass& pass, std::vector<int64_t>& bytes,
@@ -132,34 +173,15 @@ void sum_bytes(const Plan& plan, const Pass& pass, std::vector<int64_t>& bytes,
 
 }  // namespace
 
-int64_t necessary_kv_bytes(const Plan& plan) {
-  IdVector<RankId, std::vector<RunListId>> queries;
-  for (const RunListId list : plan.q_lists) queries.push_back({list});
-  return necessary_kv_bytes(plan, queries);
+int64_t necessary_kv_bytes(const Plan& plan) { return count_necessary(plan, own_queries(plan), 1); }
+
+int64_t necessary_kv_bytes_of_groups(const Plan& plan, int32_t group) {
+  return count_necessary(plan, own_queries(plan), group);
 }
 
 int64_t necessary_kv_bytes(const Plan& plan,
                            const IdVector<RankId, std::vector<RunListId>>& queries) {
-  Bases bases;
-  int64_t q = 0, kv = 0;
-  for (const SequenceSlot& slot : plan.layout.slots.sequences) {
-    bases.q.push_back(q);
-    bases.kv.push_back(kv);
-    q += slot.q_valid;
-    kv += slot.kv_valid;
-  }
-  const SliceRows slice_rows(plan);
-  IdVector<RankId, int64_t> remote(plan.home.size());
-  for_each_id(plan.home.ids(), [&](RankId rank) {
-    std::vector<KeyRange> seen;
-    for (const RunListId list : queries[rank]) add_keys_seen(plan, slice_rows, bases, list, seen);
-    remote[rank] = remote_keys(plan, united(std::move(seen)), rank);
-  });
-  const Attention& attention = plan.scenario.attention;
-  TransferItem row;
-  row.payload = Payload::kv;
-  return std::accumulate(remote.begin(), remote.end(), int64_t{0}) * attention.kv_heads *
-         (attention.head_dim_qk + attention.head_dim_v) * wire_element_bytes(row, plan.scenario);
+  return count_necessary(plan, queries, 1);
 }
 
 PlanSummary summarise(const Plan& plan) {

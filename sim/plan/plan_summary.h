@@ -32,6 +32,11 @@ PlanSummary summarise(const Plan& plan);
 /// planner.
 int64_t necessary_kv_bytes(const Plan& plan);
 
+/// The same between groups of `group` consecutive ranks (the last may be smaller): each row once
+/// for each group that does not hold it and has a rank that needs it. Expects a plan without keys
+/// that every rank holds.
+int64_t necessary_kv_bytes_of_groups(const Plan& plan, int32_t group);
+
 /// The same for queries that are computed elsewhere: each row once for each rank that neither owns
 /// it nor can do without it for its `queries`, lists of query tokens.
 int64_t necessary_kv_bytes(const Plan& plan,

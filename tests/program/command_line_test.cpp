@@ -74,38 +74,6 @@ TEST(CommandLine, TimelineGivesEveryItemATimeOnEveryShippedCluster) {
   EXPECT_NE(fp64.err.find("no kernel times for fp64"), std::string::npos) << fp64.err;
 }
 
-TEST(CommandLine, CompareListsEveryWayAndRecommendsOne) {
-  const std::string file =
-      write_file("compare.toml",
-                 small_scenario("cp_size = 4", "lengths = [370, 0, 210]", "", "dtype = \"bf16\""));
-  const std::string csv = (work_folder() / "compare.csv").string();
-  const ProgramRun run = run_cpscope("compare " + file + " --json --csv " + csv +
-                                     " --cluster " CPSCOPE_CLUSTERS "/h200x8.toml");
-  ASSERT_EQ(run.exit_code, 0) << run.err;
-  const json comparison = parse_only_json(run);
-  std::set<std::string> ways, best, own;
-  for (const json& candidate : comparison["candidates"]) {
-    ways.insert(candidate["cp_comm_type"].get<std::string>() + "/" +
-                candidate["layout"].get<std::string>());
-    if (candidate["status"] == "refused") continue;
-    if (candidate["is_best"]) best.insert(candidate["name"].get<std::string>());
-    if (candidate["is_own"]) own.insert(candidate["name"].get<std::string>());
-  }
-  EXPECT_EQ(ways.size(), 5 * 6U);
-  ASSERT_EQ(best.size(), 1U);
-  EXPECT_EQ(own, std::set<std::string>{"p2p, dual_chunk"});
-  EXPECT_NE(comparison["recommendation"].get<std::string>().find("Take " + *best.begin()),
-            std::string::npos);
-  std::ifstream table(csv);
-  int64_t lines = 0;
-  for (std::string line; std::getline(table, line);) ++lines;
-  EXPECT_EQ(lines, static_cast<int64_t>(comparison["candidates"].size()) + 1);
-  EXPECT_EQ(run_cpscope("compare " + file +
-                        " --cluster " CPSCOPE_CLUSTERS "/h200x8.toml --csv /no/such/folder/a.csv")
-                .exit_code,
-            2);
-}
-
 TEST(CommandLine, ForecastDrawsWindowsAndSaysWhatReplicasLose) {
   const std::string file = write_file(
       "forecast.toml",

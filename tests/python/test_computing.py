@@ -1,6 +1,7 @@
 """What cpscope computes from Python is what the program prints: runs, faults, predicted times, records and their differences."""
 import json
 import pathlib
+import pickle
 import subprocess
 import sys
 
@@ -77,6 +78,44 @@ def test_a_comparison_is_that_of_the_program(program):
     assert "<svg" in comparison.picture().svg
     fewer = cpscope.Scenario.load(file).compare("h200x8", dispatch_chunks=[256])
     assert len(fewer.candidates) < len(comparison.candidates)
+
+
+def test_a_search_gives_the_scenario_of_its_best_way(program, tmp_path):
+    file = ROOT / "scenarios" / "one_long_many_short.toml"
+    scenario = cpscope.Scenario.load(file)
+    found = scenario.compare("h200x8", search=1000, tries=300, seed=3)
+    asked = ("--search", "--seconds", 1000, "--tries", 300, "--seed", 3)
+    assert found.document == program("compare", file, "--cluster", "h200x8", *asked)
+    assert found.best["total_us"] <= scenario.compare("h200x8").best["total_us"] + 1
+    assert found.scenario().timeline("h200x8").total_us == pytest.approx(found.best["total_us"], rel=1e-12)
+    # An order that was searched, where the best way has none.
+    one = next(one for one in found.candidates if one["layout"] == "indices")
+    tight = scenario.compare("h200x8", memory=one["memory_bytes"] / 2**30, search=1000, tries=300, seed=3)
+    assert tight.best["memory_bytes"] <= one["memory_bytes"]
+    assert tight.scenario().timeline("h200x8").total_us == pytest.approx(tight.best["total_us"], rel=1e-12)
+    with pytest.raises(cpscope.RefusedError, match="no candidate"):
+        scenario.compare("h200x8", memory=0).scenario()
+    for wrong in (dict(search=-1), dict(tries=5), dict(seed=2), dict(search=1, tries=0), dict(memory=-1), dict(search=1, seed=-1)):
+        with pytest.raises(cpscope.InputError):
+            scenario.compare("h200x8", **wrong)
+
+
+def test_a_plan_document_is_a_scenario(small, tmp_path, program):
+    file = tmp_path / "plan.json"
+    file.write_text(small.plan()._core.whole())
+    loaded = cpscope.Scenario.load(file)
+    assert loaded == small and loaded.plan().hash == small.plan().hash
+    assert loaded.run().passed and loaded.layout().q_index[0].tolist() == small.layout().q_index[0].tolist()
+    assert loaded.probe().passed
+    again = pickle.loads(pickle.dumps(loaded))
+    assert again.plan().hash == small.plan().hash and again.run().passed
+    with pytest.raises(cpscope.Error, match="a plan document is one that is made"):
+        loaded.compare("h200x8")
+    with pytest.raises(cpscope.Error, match="has an order of its own"):
+        loaded.with_order([[0], [1]])
+    file.write_text(file.read_text().replace('"visible_pairs":', '"visible":', 1))
+    with pytest.raises(cpscope.Error, match="plan.json"):
+        cpscope.Scenario.load(file)
 
 
 def test_clusters_are_named(small):

@@ -3,7 +3,9 @@
 #include "gui/app/caption/caption_writer.h"
 #include "gui/model/describe.h"
 #include "gui/model/item_words.h"
+#include "sim/plan/scaled_partials.h"
 
+#include <algorithm>
 #include <iterator>
 #include <vector>
 
@@ -59,7 +61,7 @@ void tell_reorders(CaptionWriter& writer, const StageRef& stage, int32_t focus_r
 std::string describe_forward_merge(const Plan& plan, const MergeItem& item) {
   if (item.partial != kNoBuffer && plan.buffer(item.partial).kind == BufferKind::stats)
     return " scales its results to the lse that has arrived.";
-  if (item.partial == kNoBuffer && adds_scaled_partials(plan.scenario.parallel))
+  if (item.partial == kNoBuffer && adds_scaled_partials(plan))
     return " begins a result with output 0 and lse -inf.";
   if (item.partial == kNoBuffer)
     return " has seen no visible key: its output is 0 and its lse -inf.";
@@ -86,7 +88,25 @@ std::string describe_backward_merge(const Plan& plan, const MergeItem& item) {
                                        : " adds its dK and dV to its share.";
 }
 
+/// "scales its results to the lse of 3 ranks that have arrived", in place of a sentence for each.
+bool tell_scales(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
+  const Plan& plan = writer.plan();
+  const std::vector<int64_t> own = writer.index().items_of(stage, focus_rank);
+  const auto& merges = writer.index().pass(stage.direction).merges;
+  const bool are_scales = std::all_of(own.begin(), own.end(), [&](int64_t i) {
+    const MergeItem& item = merges[static_cast<size_t>(i)];
+    return stage.direction == Direction::forward && item.partial != kNoBuffer &&
+           plan.buffer(item.partial).kind == BufferKind::stats;
+  });
+  if (own.size() < 2 || !are_scales) return false;
+  writer.rank(focus_rank, true)
+      .say(fmt::format(" scales its results to the {} lse that have arrived, one after the other.",
+                       own.size()));
+  return true;
+}
+
 void tell_merges(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
+  if (tell_scales(writer, stage, focus_rank)) return;
   tell_each(writer, stage, focus_rank, writer.index().pass(stage.direction).merges,
             " has nothing to merge.", [&](const MergeItem& item) {
               writer.say(stage.direction == Direction::backward

@@ -311,8 +311,10 @@ void tell_computes(CaptionWriter& writer, const StageRef& stage, int32_t focus_r
             });
   if (stage.direction == Direction::backward && works)
     writer.say(
-        " It computes the probabilities again from the lse that the forward kept, and from them "
-        "dQ of its queries and dK, dV of these keys.");
+        fmt::format(" It computes the probabilities again from the lse that the forward kept, and "
+                    "from them dQ of {} queries and dK, dV of {} keys.",
+                    sends_queries_backward(writer.plan().scenario) ? "these" : "its",
+                    sends_queries_backward(writer.plan().scenario) ? "its" : "these"));
   tell_balance(writer, stage);
 }
 

@@ -249,10 +249,21 @@ void add_meters(const ViewInput& input, const Balance& balance, const Box& box, 
                           print_bytes(balance.kv_necessary), print_share(needed));
     brief = fmt::format("KV needed: {} of moved", print_share(needed));
   }
-  add_meter(input,
-            {traffic, brief, balance.kv_moved > 0 ? "KV " + print_share(needed) : "no KV", needed,
-             Role::transfer, Role::wait, Hatch::diagonal, Hatch::none},
-            left, view);
+  const bool moves_less = balance.kv_moved > 0 && balance.kv_necessary > balance.kv_moved;
+  if (moves_less) {
+    // Heads or queries travel: the keys that owners of queries would need do not.
+    traffic = fmt::format("K, V moved forward: {}; {} if owners of queries computed alone",
+                          print_bytes(balance.kv_moved), print_bytes(balance.kv_necessary));
+    brief = fmt::format("KV moved: {}, {} if owners computed alone", print_bytes(balance.kv_moved),
+                        print_bytes(balance.kv_necessary));
+  }
+  const std::string briefest = balance.kv_moved == 0 ? "no KV"
+                               : moves_less          ? "KV moved: " + print_bytes(balance.kv_moved)
+                                                     : "KV " + print_share(needed);
+  add_meter(
+      input,
+      {traffic, brief, briefest, needed, Role::transfer, Role::wait, Hatch::diagonal, Hatch::none},
+      left, view);
   view.hits.push_back(
       {left, Nothing{}, "traffic",
        traffic + ". Necessary bytes follow from layout and mask alone: each remote row once "

@@ -16,7 +16,8 @@ namespace {
 constexpr size_t kMostEqualLabels = 8;     // if more arrows have the same label, it is shown once
 constexpr float kLeastLabelledRing = 190;  // minimum pixels of a ring with equal labels
 constexpr int64_t kMostNamedItems = 100'000;
-constexpr float kLabelGap = 9;  // pixels from an arrow to its label
+constexpr float kWidestLabel = 0.6F;  // of the ring's box, of labels that are equal
+constexpr float kLabelGap = 9;        // pixels from an arrow to its label
 
 /// The positions of the ranks, and the circles of their groups.
 struct RingPlaces {
@@ -58,13 +59,20 @@ RingPlaces place_ranks(const TrafficScene& scene, const Box& box) {
   const auto spread = static_cast<float>(std::sin(std::numbers::pi / groups));
   places.group_radius = side / 2 * spread / (1 + spread) * 0.78F;
   const float radius = side / 2 - places.group_radius - 8;
-  places.node = std::clamp(places.group_radius / 3.2F, 5.0F, 15.0F);
+  // Between the circles of neighbours is room for an arrow.
+  constexpr float kArrow = 24;
+  const auto step = static_cast<float>(std::sin(std::numbers::pi / group_size));
+  const float room = ((places.group_radius - 6) * step - kArrow / 2) / (1 + step);
+  places.node = std::clamp(std::min(places.group_radius / 3.2F, room), 4.0F, 15.0F);
   for (int32_t group = 0; group < groups; ++group)
     places.groups.push_back(on_circle(center, radius, group, groups, 0.5));
-  for (int32_t rank = 0; rank < ranks; ++rank)
-    places.ranks.push_back(on_circle(places.groups[rank / group_size],
-                                     places.group_radius - places.node - 6, rank % group_size,
-                                     group_size));
+  // The first rank of a group is the outermost, so that links of the same places run side by side.
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    const int32_t group = rank / group_size;
+    const double turned = (group - 0.5) * group_size / groups;
+    places.ranks.push_back(on_circle(places.groups[group], places.group_radius - places.node - 6,
+                                     rank % group_size, group_size, -turned));
+  }
   return places;
 }
 
@@ -147,12 +155,26 @@ void add_groups(Drawing& drawing, const TrafficScene& scene, const RingPlaces& p
     const float r = places.group_radius;
     const Box box{at.x - r, at.y - r, at.x + r, at.y + r};
     drawing.add(OutlinedBox{box, scene.input.theme->of(Role::border), 1, false, r});
-    drawing.add(Label{{at.x, box.y0 + 2},
-                      Anchor::center_bottom,
-                      scene.input.theme->of(Role::faint_text),
-                      kSmallText,
-                      Face::body,
-                      fmt::format("group {}", group)});
+  }
+}
+
+/// The names of the groups, above all arrows.
+void add_group_names(Drawing& drawing, const TrafficScene& scene, const RingPlaces& places) {
+  const Theme& theme = *scene.input.theme;
+  for (size_t group = 0; group < places.groups.size(); ++group) {
+    const bool is_window =
+        scene.input.plan->plan().scenario.parallel.comm_type == CommType::double_ring;
+    const std::string name = fmt::format("{} {}", is_window ? "window" : "group", group);
+    const float half = scene.input.text_width(name, kSmallText, Face::body) / 2 + 2;
+    const Point at{places.groups[group].x, places.groups[group].y - places.group_radius - 4};
+    drawing.add(
+        FilledBox{{at.x - half, at.y - kSmallText / 2 - 1, at.x + half, at.y + kSmallText / 2 + 1},
+                  theme.of(Role::background),
+                  Hatch::none,
+                  {},
+                  3});
+    drawing.add(
+        Label{at, Anchor::center_middle, theme.of(Role::faint_text), kSmallText, Face::body, name});
   }
 }
 
@@ -222,10 +244,13 @@ std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& b
     view.drawing.add(
         Line{arrows.back().from, arrows.back().to, arrow_color(scene, link), width, false, true});
   }
+  add_group_names(view.drawing, scene, places);
   add_nodes(view, scene, places);
   // Equal labels on all arrows would hide a small ring.
-  if (is_uniform && (names.size() > kMostEqualLabels || box.width() < kLeastLabelledRing))
-    return "each arrow: " + names[0];
+  const bool is_crowded = names.size() > kMostEqualLabels || box.width() < kLeastLabelledRing ||
+                          (is_uniform && scene.input.text_width(names[0], kSmallText, Face::body) >
+                                             box.width() * kWidestLabel);
+  if (is_uniform && is_crowded) return "each arrow: " + names[0];
   std::vector<Box> taken;
   for (const Point& at : places.ranks)
     taken.push_back(

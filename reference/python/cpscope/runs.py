@@ -4,13 +4,16 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
 from . import _core
-from ._errors import Complaint, UnavailableError, input_error
+from ._errors import Complaint, RefusedError, UnavailableError, input_error
 from .grade import Grade
 from .html import Picture, pre, table, themed
 from .record import Record
+
+if TYPE_CHECKING:
+    from .scenario import Scenario
 
 _CLUSTERS = pathlib.Path(__file__).parent / "scenarios" / "clusters"
 
@@ -74,8 +77,9 @@ class Timeline:
 class Comparison:
     """All ways to split one batch on a cluster, fastest first, predicted; str() is the text of `cpscope compare`."""
 
-    def __init__(self, core: _core.Comparison):
+    def __init__(self, core: _core.Comparison, folder: str | None = None):
         self._core = core
+        self._folder = folder  # of the files that the scenario names
         self.document: dict[str, Any] = json.loads(core.document())  #: the document of `cpscope compare --json`
 
     @property
@@ -88,6 +92,17 @@ class Comparison:
     def best(self) -> dict[str, Any] | None:
         """The recommended way; None when there is none."""
         return next((one for one in self.candidates if one.get("is_best")), None)
+
+    def scenario(self) -> Scenario:
+        """The scenario split in the best way, with the order of tokens that a search has found; predicted times are
+        those of `best`. Raises RefusedError when there is no best way."""
+        from .scenario import Scenario
+        way = self._core.best_way()
+        if way is None:
+            raise RefusedError([Complaint("no candidate can be recommended", "", "text() says why")])
+        text, ranks, kv_ranks = way
+        made = Scenario(text, folder=self._folder)
+        return made.with_order(ranks, kv_ranks) if ranks else made
 
     def text(self, full: bool = False) -> str:
         """The table of `cpscope compare`; with `full` every candidate."""
@@ -125,12 +140,25 @@ class Comparison:
         return self.text().rstrip("\n")
 
 
-def compare(core: _core.Scenario, cluster: str | os.PathLike[str], stack: str, dispatch_chunks: Sequence[int]) -> Comparison:
+def compare(core: _core.Scenario, cluster: str | os.PathLike[str], stack: str, dispatch_chunks: Sequence[int],
+            memory: float | None, search: float | None, tries: int | None, seed: int) -> Comparison:
     for chunk in dispatch_chunks:
         if not isinstance(chunk, int) or chunk < 1:
             raise input_error(f"dispatch_chunks must be whole numbers above 0: {chunk!r}")
+    if memory is not None and not (isinstance(memory, (int, float)) and 0 <= memory < float("inf")):
+        raise input_error(f"memory must be GiB of one GPU: {memory!r}")
+    if search is not None and not (isinstance(search, (int, float)) and 0 <= search < float("inf")):
+        raise input_error(f"search must be seconds: {search!r}")
+    if search is None and (tries is not None or seed != 1):
+        raise input_error("tries and seed are of a search: search=60 asks for one")
+    if tries is not None and (not isinstance(tries, int) or tries < 1):
+        raise input_error(f"tries must be a whole number above 0: {tries!r}")
+    if not isinstance(seed, int) or not 0 <= seed < 1 << 63:
+        raise input_error(f"seed must be a whole number from 0 on: {seed!r}")
     name, folder = cluster_of(cluster)
-    return Comparison(_core.compare(core, name, folder, stack, list(dispatch_chunks)))
+    found = _core.compare(core, name, folder, stack, list(dispatch_chunks), None if memory is None else float(memory),
+                          None if search is None else (float(search), tries or 0, seed))
+    return Comparison(found, os.path.dirname(core.path) or None)
 
 
 class FaultReport:

@@ -173,7 +173,8 @@ class Scenario(Presets):
 
     @classmethod
     def load(cls, name: str | os.PathLike[str]) -> Scenario:
-        """A scenario file, or a shipped scenario by its name (`cpscope.shipped()`)."""
+        """A scenario file, a plan document, which is proved at once, or a shipped scenario by its name
+        (`cpscope.shipped()`)."""
         path = os.fsdecode(name)
         if not os.path.exists(path) and os.sep not in path:
             stem = path[:-5] if path.endswith(".toml") else path
@@ -218,6 +219,8 @@ class Scenario(Presets):
                               stacklevel=4)
 
     def __reduce__(self) -> Any:
+        if self._core.is_document:
+            return _restore_plan, (str(self.plan()._core.whole()), self._core.path)
         return _restore, (self._core.text, self._core.path, self._orders, self._inferred, self._format)
 
     def __eq__(self, other: object) -> bool:
@@ -393,9 +396,15 @@ class Scenario(Presets):
         """Predicted times of every item on a cluster: a name of cpscope.clusters(), or a file."""
         return Timeline(*_core.timeline(self._core, *cluster_of(cluster), stack, None))
 
-    def compare(self, cluster: str | os.PathLike[str], stack: str = "", dispatch_chunks: Sequence[int] = ()) -> Comparison:
-        """All communication types and layouts for this batch on a cluster, predicted, fastest first."""
-        return compare(self._core, cluster, stack, dispatch_chunks)
+    def compare(self, cluster: str | os.PathLike[str], stack: str = "", dispatch_chunks: Sequence[int] = (), *, memory: float | None = None,
+                search: float | None = None, tries: int | None = None, seed: int = 1) -> Comparison:
+        """All communication types and layouts for this batch on a cluster, predicted, fastest first.
+
+        memory: GiB that attention may use on one GPU; None: the cluster's. search: seconds for a search that also tries
+        every choice of the types' keys, and moves chunks of tokens between ranks (`cpscope compare --search`); None: no
+        search. tries: ends it after so many plans, which are the same on every machine. seed: of the chunks drawn.
+        """
+        return compare(self._core, cluster, stack, dispatch_chunks, memory, search, tries, seed)
 
     def _of_rank(self, tensors: dict[str, Array], rank: int) -> dict[str, Array]:
         layout = self.layout()
@@ -458,6 +467,10 @@ def _budget_pairs(budgets: Mapping[str, float] | None) -> list[tuple[str, float]
 def _without_place(text: str) -> str:
     """Removes places: in a generated text they are meaningless."""
     return re.sub(r"^(<keys>|order)(:\d+)*(: )?", "", text)
+
+
+def _restore_plan(text: str, path: str) -> Scenario:
+    return Scenario._of_core(_core.parse_plan(text, path))
 
 
 def _restore(text: str, path: str, orders: tuple[tuple[Any, Any], ...], inferred: dict[str, Any] = {}, format: str | None = None) -> Scenario:

@@ -180,6 +180,8 @@ class Walk {
         return name(item) + ": the sender has not finished what it sends";
       if (is_share && from.is_finished && plan_.buffer(item.from).rows > 0)
         return name(item) + ": a share is finished before the sum is whole";
+      if (narrows_share(item) && !from.is_finished)
+        return name(item) + ": a share of a gradient travels in the dtype, dkv_wire says fp32";
       if (at(item.to).has_arrived)
         return name(item) + ": overwrites a partial result that was not merged yet";
       read.insert(item.from);
@@ -213,6 +215,16 @@ class Walk {
         return fmt::format("buffer {}: {}", to_index(buffer), *text);
     }
     return std::nullopt;
+  }
+
+  /// True if a gradient of a custom plan, whose wires no schedule says, travels in fewer bits than
+  /// dkv_wire says. A sum that is finished is in the dtype already.
+  bool narrows_share(const TransferItem& item) const {
+    const Numerics& numerics = plan_.scenario.numerics;
+    return plan_.scenario.parallel.comm_type == CommType::custom && item.src != item.dst &&
+           (item.payload == Payload::dkv || item.payload == Payload::dq) &&
+           element_bytes(wire_dtype(item, numerics)) < element_bytes(dkv_wire_dtype(numerics)) &&
+           plan_.rows_of(item) > 0;
   }
 
   /// The owner of the rows has got a sum: a compute item's result is used up by that, a sum of

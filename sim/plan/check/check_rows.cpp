@@ -489,7 +489,8 @@ std::optional<std::string> check_ends(const Plan& plan, const TransferItem& item
     return "names a link that does not join its ranks";
   const bool may_add =
       item.payload == Payload::dkv || item.payload == Payload::dq ||
-      (item.payload == Payload::out && adds_scaled_partials(plan.scenario.parallel));
+      (item.payload == Payload::out && (plan.scenario.parallel.comm_type == CommType::custom ||
+                                        adds_scaled_partials(plan.scenario.parallel)));
   if (item.landing == Landing::add && !may_add)
     return "adds to rows that no other rank has a share of";
   if (item.payload == Payload::partial && item.src == item.dst)

@@ -14,7 +14,9 @@ enum class JsonKind { object, array, text, number, boolean, null, other };
 /// Reads JSON (RFC 8259) from front to back, value by value, without a tree of values. After the
 /// first error nothing more is read: objects and arrays then end, and values are 0 or empty. The
 /// caller adds the way to the value from the inside out (`name_place`), so that an error costs
-/// nothing where there is none.
+/// nothing where there is none. nlohmann-json's parser events for the document of a ring of 1024
+/// ranks and 2^20 tokens (894 MB) take 6.8 s of user time alone, 7.4 s if they know the place of a
+/// value; `check` with this reader takes 5.0 s as a whole, the proof included.
 class JsonReader {
  public:
   explicit JsonReader(std::string_view text) : text_(text) {}

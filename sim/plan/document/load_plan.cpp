@@ -6,10 +6,9 @@
 #include <memory>
 
 namespace cpscope {
+namespace {
 
-Result<LoadedScenario> load_scenario_or_plan(const std::string& path) {
-  if (!is_plan_document(path)) return load_scenario(path);
-  Result<PlanDocument> document = load_plan_document(path);
+Result<LoadedScenario> prove(Result<PlanDocument> document, const std::string& path) {
   if (!document) return document.error();
   Result<CheckedPlan> checked = check_plan(std::move(document.value().plan));
   if (!checked) {
@@ -24,6 +23,17 @@ Result<LoadedScenario> load_scenario_or_plan(const std::string& path) {
   loaded.warnings = std::move(document.value().warnings);
   loaded.plan = std::make_shared<const CheckedPlan>(std::move(checked).value());
   return loaded;
+}
+
+}  // namespace
+
+Result<LoadedScenario> load_scenario_or_plan(const std::string& path) {
+  if (!is_plan_document(path)) return load_scenario(path);
+  return prove(load_plan_document(path), path);
+}
+
+Result<LoadedScenario> prove_plan_document(std::string_view text, const std::string& path) {
+  return prove(read_plan_document(text, path), path);
 }
 
 }  // namespace cpscope

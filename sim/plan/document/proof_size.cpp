@@ -99,6 +99,8 @@ class ProofSize {
 
   void add(const ComputeItem& item) {
     if (item.num_slices == 0) return;
+    if (result_lists_.insert(item.q_tokens).second)
+      result_rows_ = add_up(result_rows_, plan_.rows(item.q_tokens));
     for (const auto& [list, side] :
          {std::pair{item.q_tokens, Side::q}, std::pair{item.kv_tokens, Side::kv}}) {
       const HeadRange heads =
@@ -138,6 +140,13 @@ class ProofSize {
                         item.payload == Payload::dkv || item.landing == Landing::add;
     if (is_sum && is_new(bits(from) << 32 | bits(claimed), rows, bits(item.heads) * 2 + 1))
       work_ = add_up(work_, cost * cuts_in(item.heads));
+    if (item.payload == Payload::lse)
+      scale_parts_ += item.from_rows == kAllRows && item.to_rows == kAllRows ? 0 : 1;
+    // Rows that are scaled by parts of results are looked at one by one.
+    const bool is_scaled = item.payload == Payload::out && item.landing == Landing::add;
+    if (is_scaled && (result_lists_.size() > 1 || scale_parts_ > 0))
+      work_ = add_up(work_, std::min(add_up(plan_.rows_of(item), result_rows_), kMostWork) *
+                                std::min<int64_t>(1 + scale_parts_, int64_t{1} << 26));
     // group_cast looks at every query row that moves.
     if (plan_.scenario.parallel.comm_type == CommType::group_cast && item.src != item.dst)
       work_ = add_up(work_, plan_.rows_of(item));
@@ -148,6 +157,9 @@ class ProofSize {
   std::vector<int32_t> cuts_;          // [head] cuts up to this head
   std::unordered_set<uint64_t> seen_;
   int64_t work_ = 0, entries_ = 0;
+  std::unordered_set<RunListId> result_lists_;  // queries of computes
+  int64_t result_rows_ = 0;                     // of these lists together
+  int64_t scale_parts_ = 0;                     // lse transfers of some rows
 };
 
 }  // namespace

@@ -165,7 +165,8 @@ TEST(MovingQueries, ResultsAreScaledByTheLseOfAllRanksEachOnce) {
   });
   ASSERT_NE(partials, checks.end());
   EXPECT_EQ(partials->detail,
-            "rank 0 scales results by another lse than that of all ranks' results");
+            "forward, step 0, rank 0: results of query token 0, head 0 are scaled by another lse "
+            "than that of all ranks' results and go to rank 0");
 }
 
 TEST(MovingQueries, AWiderWireCostsTwiceTheBytesOfTheResults) {

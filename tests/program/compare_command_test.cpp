@@ -1,0 +1,105 @@
+#include "tests/program/program_run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace cpscope::tests {
+namespace {
+
+using nlohmann::json;
+
+TEST(CompareCommand, ListsEveryWayAndRecommendsOne) {
+  const std::string file =
+      write_file("compare.toml",
+                 small_scenario("cp_size = 4", "lengths = [370, 0, 210]", "", "dtype = \"bf16\""));
+  const std::string csv = (work_folder() / "compare.csv").string();
+  const ProgramRun run = run_cpscope("compare " + file + " --json --csv " + csv +
+                                     " --cluster " CPSCOPE_CLUSTERS "/h200x8.toml");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json comparison = json::parse(run.out);
+  std::set<std::string> ways, best, own;
+  for (const json& candidate : comparison["candidates"]) {
+    ways.insert(candidate["cp_comm_type"].get<std::string>() + "/" +
+                candidate["layout"].get<std::string>());
+    if (candidate["status"] == "refused") continue;
+    if (candidate["is_best"]) best.insert(candidate["name"].get<std::string>());
+    if (candidate["is_own"]) own.insert(candidate["name"].get<std::string>());
+  }
+  EXPECT_EQ(ways.size(), 5 * 6U);
+  ASSERT_EQ(best.size(), 1U);
+  EXPECT_EQ(own, std::set<std::string>{"p2p, dual_chunk"});
+  EXPECT_NE(comparison["recommendation"].get<std::string>().find("Take " + *best.begin()),
+            std::string::npos);
+  std::ifstream table(csv);
+  int64_t lines = 0;
+  for (std::string line; std::getline(table, line);) ++lines;
+  EXPECT_EQ(lines, static_cast<int64_t>(comparison["candidates"].size()) + 1);
+  EXPECT_EQ(run_cpscope("compare " + file +
+                        " --cluster " CPSCOPE_CLUSTERS "/h200x8.toml --csv /no/such/folder/a.csv")
+                .exit_code,
+            2);
+}
+
+TEST(CompareCommand, SearchesAndWritesTheBestWay) {
+  const std::string folder = (work_folder() / "searched").string();
+  std::filesystem::create_directories(folder);
+  const std::string cluster = " --cluster " CPSCOPE_CLUSTERS "/h200x8.toml";
+  // A file that the scenario names stays valid from the folder of the best way.
+  write_file("lengths.csv", "3000\n700\n1200\n300\n");
+  const std::string file = write_file(
+      "search.toml", small_scenario("cp_size = 4",
+                                    "generator = { name = \"csv\", file = \"lengths.csv\", "
+                                    "tokens = 5200 }",
+                                    "", "dtype = \"bf16\""));
+  const std::string out = folder + "/best.toml";
+  const ProgramRun run = run_cpscope("compare " + file + cluster +
+                                     " --search --seconds 1000 --tries 700 --json --out " + out);
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json comparison = json::parse(run.out);
+  EXPECT_EQ(comparison["search"]["ended_by"], "tries");
+  EXPECT_EQ(comparison["search"]["tries"], 700);
+  EXPECT_GT(comparison["search"]["work_bound"]["us"].get<double>(), 0);
+  json best;
+  for (const json& candidate : comparison["candidates"])
+    if (candidate["status"] == "predicted" && candidate["is_best"]) best = candidate;
+  ASSERT_TRUE(best.is_object());
+  const ProgramRun timeline = run_cpscope("timeline " + out + cluster + " --json");
+  ASSERT_EQ(timeline.exit_code, 0) << timeline.err;
+  const json times = json::parse(timeline.out);
+  EXPECT_EQ(
+      times["forward"]["total_us"].get<double>() + times["backward"]["total_us"].get<double>(),
+      best["total_us"].get<double>());
+  EXPECT_EQ(run_cpscope("plan " + out + " --summary").exit_code, 0);
+  const ProgramRun compared = run_cpscope("compare " + out + cluster + " --json");
+  ASSERT_EQ(compared.exit_code, 0) << compared.err;
+  for (const json& candidate : json::parse(compared.out)["candidates"]) {
+    if (!candidate["is_own"]) continue;
+    EXPECT_EQ(candidate["total_us"], best["total_us"]);
+  }
+}
+
+TEST(CompareCommand, RejectsASearchThatMakesNoSense) {
+  const std::string file = write_file(
+      "search.toml", small_scenario("cp_size = 2", "lengths = [64]", "", "dtype = \"bf16\""));
+  const std::string compare = "compare " + file + " --cluster " CPSCOPE_CLUSTERS "/h200x8.toml ";
+  for (const char* options :
+       {"--seconds 5", "--tries 3", "--seed 2", "--search --seconds -1", "--search --tries 0",
+        "--search --seconds x", "--memory -1", "--memory nan", "--search --out "}) {
+    EXPECT_EQ(run_cpscope(compare + options).exit_code, 2) << options;
+  }
+  // Nothing fits: exit code 2, and no file.
+  const std::string none = (work_folder() / "none.toml").string();
+  const ProgramRun run = run_cpscope(compare + "--memory 0 --search --tries 10 --out " + none);
+  EXPECT_EQ(run.exit_code, 2) << run.err;
+  EXPECT_NE(run.out.find("No candidate"), std::string::npos) << run.out;
+  EXPECT_FALSE(std::filesystem::exists(none));
+}
+
+}  // namespace
+}  // namespace cpscope::tests
