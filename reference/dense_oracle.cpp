@@ -51,6 +51,8 @@ struct AnswerSide {
   Half half = Half::exact;
   Hops hops = {};
   Wanted wanted = {};
+  const RunInputs* inputs = nullptr;  // null: those of the run
+  const PlainFp8* fp8 = nullptr;      // of a plain run in 8 bits
   Answer answer = {};
   TermLengths terms = {};                        // of the exact answer
   std::vector<std::vector<HeadSums>> sums = {};  // [sequence * kv_heads + kv_head][head of group]
@@ -247,7 +249,7 @@ std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs
     const int64_t place = unit / num_sides;
     const auto sequence = static_cast<size_t>(place / kv_heads);
     const HeadGroup group{scenario,
-                          inputs,
+                          side.inputs ? *side.inputs : inputs,
                           parts[sequence],
                           inputs.slots.sequences[sequence],
                           terms,
@@ -255,7 +257,8 @@ std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs
                           static_cast<int32_t>(place % kv_heads),
                           side.wanted,
                           side.hops,
-                          watch};
+                          watch,
+                          side.fp8};
     if (!group.part.is_empty()) {
       side.sums[static_cast<size_t>(place)] =
           side.half == Half::exact ? compute_exact_group(group, side.answer, side.terms)
@@ -288,6 +291,18 @@ std::optional<Error> run_whole(const Scenario& scenario, const RunInputs& inputs
 void check_hops(const Hops& hops) {
   CPSCOPE_CHECK(hops.partials >= 1 && hops.shares >= 1, "a plain run has at least one hop",
                 hops.partials, hops.shares);
+}
+
+/// What plain runs quantise; nothing without dtype fp8.
+std::optional<PlainFp8> find_fp8(const Scenario& scenario, const RunInputs& inputs) {
+  if (!scenario.numerics.fp8) return std::nullopt;
+  return make_plain_fp8(scenario, inputs);
+}
+
+void quantise_side(const std::optional<PlainFp8>& fp8, AnswerSide& side) {
+  if (!fp8) return;
+  side.inputs = &fp8->inputs;
+  if (side.half == Half::plain) side.fp8 = &*fp8;
 }
 
 /// [head] The gradient of the sink's logit from a given out and lse.
@@ -336,15 +351,22 @@ SampledSides start_sample(const Scenario& scenario, const RunInputs& inputs, con
 Result<Verdict> judge(const Scenario& scenario, const RunInputs& inputs, const Hops& hops,
                       const RunControl& control) {
   check_hops(hops);
-  AnswerSide sides[2] = {{.half = Half::exact}, {.half = Half::plain, .hops = hops}};
-  if (auto error = run_whole(scenario, inputs, sides, control)) return *std::move(error);
-  return Verdict{std::move(sides[0].answer), std::move(sides[1].answer), std::move(sides[0].terms)};
+  const std::optional<PlainFp8> fp8 = find_fp8(scenario, inputs);
+  AnswerSide sides[3] = {
+      {.half = Half::exact}, {.half = Half::plain, .hops = hops}, {.half = Half::exact}};
+  quantise_side(fp8, sides[1]);
+  quantise_side(fp8, sides[2]);
+  const auto computed = std::span(sides).first(fp8 ? 3 : 2);
+  if (auto error = run_whole(scenario, inputs, computed, control)) return *std::move(error);
+  return Verdict{std::move(sides[0].answer), std::move(sides[1].answer), std::move(sides[0].terms),
+                 std::move(sides[2].answer)};
 }
 
 Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, const Answer& seen,
                            const JudgedRows& rows, const Hops& hops, const RunControl& control) {
   check_hops(hops);
   check_inputs(scenario, inputs);
+  const std::optional<PlainFp8> fp8 = find_fp8(scenario, inputs);
   const bool has_keys =
       scenario.numerics.backward && !seen.out.values.empty() && !seen.lse.values.empty();
   SampledSides of_queries =
@@ -364,11 +386,14 @@ Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, co
                  total_pairs(scenario, of_queries.parts, of_queries.sides) +
                      total_pairs(scenario, of_keys.parts, of_keys.sides));
   for (SampledSides* sampled : {&of_queries, &of_keys}) {
+    quantise_side(fp8, sampled->sides[1]);
     if (auto error = run_sides(scenario, inputs, sampled->parts, sampled->sides, watch))
       return *std::move(error);
   }
-  Verdict verdict{std::move(of_queries.sides[0].answer), std::move(of_queries.sides[1].answer),
-                  std::move(of_queries.sides[0].terms)};
+  Verdict verdict{std::move(of_queries.sides[0].answer),
+                  std::move(of_queries.sides[1].answer),
+                  std::move(of_queries.sides[0].terms),
+                  {}};
   // max_logit and d_sink need every row.
   for (Answer* answer : {&verdict.exact, &verdict.plain}) {
     answer->max_logit.clear();
@@ -429,7 +454,9 @@ Answer exact_answer(const Scenario& scenario, const RunInputs& inputs) {
 
 Answer plain_answer(const Scenario& scenario, const RunInputs& inputs, const Hops& hops) {
   check_hops(hops);
+  const std::optional<PlainFp8> fp8 = find_fp8(scenario, inputs);
   AnswerSide sides[1] = {{.half = Half::plain, .hops = hops}};
+  quantise_side(fp8, sides[0]);
   run_whole(scenario, inputs, sides, {});
   return std::move(sides[0].answer);
 }

@@ -44,7 +44,32 @@ void FaultySeam<T>::after_load() {
   if (makes(Mistake::local_positions)) rotate_by_local_rows(false);
   if (makes(Mistake::second_half_follows_on)) rotate_by_local_rows(true);
   if (makes(Mistake::heads_in_stage_order)) load_heads_of_stages();
+  if (!parts_.plan.scenario.numerics.fp8) record_load();
+}
+
+template <class T>
+void FaultySeam<T>::record_load() {
   record_frame(Direction::forward, -1, StepId{0}, StageKind::transfer);
+}
+
+template <class T>
+void FaultySeam<T>::change_rules(QuantisedRules& rules) {
+  if (makes(Mistake::fp8_receivers_scale))
+    rules.ranks_with_one_scale = parts_.plan.scenario.parallel.a2a_size;
+  if (makes(Mistake::fp8_weights_unscaled)) rules.weights = rules.weights_back = 1;
+  rules.sums_rounded_weights = makes(Mistake::fp8_rounded_weights_summed);
+  rules.reads_values_with_key_scales = makes(Mistake::fp8_key_scales_of_values);
+  rules.blocks_cross_documents = makes(Mistake::fp8_blocks_cross_documents);
+  if (makes(Mistake::fp8_gradients_in_e4m3)) {
+    rules.gradients = Fp8Type::e4m3;
+    rules.d_logits = scale_for(rules.gradients, static_cast<float>(parts_.inputs.fp8.d_logits));
+  }
+}
+
+template <class T>
+void FaultySeam<T>::after_quantising(const QuantisedRules& rules) {
+  descales_ = rules.descales;
+  record_load();
 }
 
 template <class T>

@@ -23,6 +23,9 @@ class FaultySeam {
   FaultySeam(const WalkParts<T>& parts, const Setup& setup);
 
   void after_load();
+  /// dtype fp8: before the ranks agree on scales and quantise.
+  void change_rules(QuantisedRules& rules);
+  void after_quantising(const QuantisedRules& rules);
   void before_stage(const Pass& pass, const Stage& stage, Direction direction);
   void after_stage(const Pass& pass, const Stage& stage, Direction direction);
   /// Runs an item wrongly instead of the walk, if the planted mistake requires it.
@@ -52,6 +55,7 @@ class FaultySeam {
   int32_t place_in_stages(int32_t head) const;
   void transpose_landed_heads(const TransferItem& item);
   void move_first_kv_head(const TransferItem& item);
+  void multiply_landed(const TransferItem& item, T factor);
 
   // Mistakes in computes and merges.
   void spoil_partial(const ComputeItem& item);
@@ -61,6 +65,7 @@ class FaultySeam {
   void merge_out_wrongly(const MergeItem& item);
 
   // Recording of the trace.
+  void record_load();
   void record_frame(Direction direction, int64_t index, StepId step, StageKind kind);
   void record_work(const Pass& pass, const Stage& stage, Direction direction);
   std::vector<uint64_t> fingerprint(BufferId id) const;
@@ -70,6 +75,7 @@ class FaultySeam {
   std::map<BufferId, BufferMemory<T>> fresh_out_;  // [home out] its memory before the run
   std::vector<BufferMemory<T>> before_;            // [item of the present stage] its partial
   std::map<std::pair<RankId, RunListId>, AlignedVector<T>> tile_lse_;  // [rank, kv list]
+  IdVector<RankId, float> descales_;  // dtype fp8: [rank] of q, k and v
 };
 
 }  // namespace cpscope::reference

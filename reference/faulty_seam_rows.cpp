@@ -5,6 +5,7 @@
 #include "sim/run/dtype.h"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 
 namespace cpscope::reference {
@@ -89,7 +90,42 @@ bool FaultySeam<T>::replaces(const TransferItem& item) {
     round_rows(Dtype::bf16, std::span<T>(landed.second));
     return true;
   }
+  if (item.payload == Payload::kv && item.link != LinkClass::self && !descales_.empty()) {
+    const T sent = descales_[item.src], own = descales_[item.dst];
+    T factor = 1;
+    if (makes(Mistake::fp8_receivers_scale, item.dst, item.step)) factor = own / sent;
+    if (makes(Mistake::fp8_scale_for_descale, item.dst, item.step)) factor = 1 / (own * own);
+    if (factor == T(1)) return false;
+    move_rows(parts_.plan, item, parts_.memory);
+    multiply_landed(item, factor);
+    return true;
+  }
   return false;
+}
+
+/// What has landed was stored in 8 bits and is multiplied with another number than its descale.
+template <class T>
+void FaultySeam<T>::multiply_landed(const TransferItem& item, T factor) {
+  const BufferSpec& spec = parts_.plan.buffer(item.to);
+  const LaneCounts lanes = lane_counts(spec.kind, attention());
+  BufferMemory<T>& memory = parts_.memory.at(item.to);
+  std::vector<int64_t> rows;
+  if (item.to_rows == kAllRows) {
+    rows.resize(static_cast<size_t>(parts_.plan.rows_of(item)));
+    std::iota(rows.begin(), rows.end(), int64_t{0});
+  } else {
+    rows = expand(parts_.plan.list(item.to_rows));
+  }
+  const auto multiply = [&](AlignedVector<T>& values, int64_t width) {
+    const int64_t first = (item.heads.begin - spec.heads.begin) * width,
+                  count = item.heads.size() * width;
+    for (const int64_t row : rows) {
+      T* place = values.data() + row * spec.heads.size() * width + first;
+      for (int64_t lane = 0; lane < count; ++lane) place[lane] *= factor;
+    }
+  };
+  multiply(memory.first, lanes.first);
+  multiply(memory.second, lanes.second);
 }
 
 /// The received block holds [row, head]; it is read as if it held [head, row].

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "reference/pair_terms.h"
+#include "reference/plain_fp8.h"
 #include "reference/sequence_part.h"
 #include "sim/run/judge.h"
 #include "sim/scenario/scenario.h"
@@ -29,8 +30,9 @@ struct HeadGroup {
   int64_t sequence = 0;  // the part's
   int32_t kv_head = 0;
   Wanted wanted;
-  Hops hops;        // pieces of the plain run
-  RunWatch& watch;  // checked between blocks of rows; a cancelled unit skips the rest
+  Hops hops;                      // pieces of the plain run
+  RunWatch& watch;                // checked between blocks of rows; a cancelled unit skips the rest
+  const PlainFp8* fp8 = nullptr;  // of a plain run in 8 bits, whose inputs are the quantised ones
 
   int32_t heads_per_group() const { return scenario.attention.heads / scenario.attention.kv_heads; }
   bool has_backward() const { return scenario.numerics.backward; }

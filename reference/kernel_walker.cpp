@@ -183,6 +183,12 @@ class KernelWalker : public Executor {
 
   Result<RunOutput> run(const CheckedPlan& checked, const RunInputs& inputs,
                         const RunOptions& options) override {
+    if (checked.plan().scenario.numerics.fp8)
+      return make_error(ErrorKind::unavailable,
+                        fmt::format("executor {} cannot do this: dtype fp8 is computed by executor "
+                                    "cpu alone",
+                                    name_),
+                        "use --executor cpu");
     if (reads_sent_statistics(checked.plan()))
       return make_error(
           ErrorKind::unavailable,

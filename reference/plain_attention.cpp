@@ -1,4 +1,5 @@
 #include "reference/head_group.h"
+#include "reference/plain_pieces.h"
 #include "reference/row_matrix.h"
 #include "sim/run/dtype.h"
 
@@ -25,7 +26,8 @@ struct PlainRules {
   bool rounds_each_term = false;     // thd kernels of TE round a term before they add it
   Real scale = 1;
   Real softcap = 0;
-  Real kept_share = 1;  // of the weights, where dropout drops the others
+  const PlainFp8* fp8 = nullptr;  // products are rounded to 8 bits
+  Real kept_share = 1;            // of the weights, where dropout drops the others
 };
 
 template <class Real>
@@ -42,6 +44,7 @@ PlainRules<Real> plain_rules(const HeadGroup& group) {
       group.hops.adds_in_dtype || group.scenario.batch.qkv_format == QkvFormat::thd;
   rules.scale = static_cast<Real>(logit_scale(attention));
   rules.softcap = static_cast<Real>(attention.softcap);
+  rules.fp8 = group.fp8;
   rules.kept_share = static_cast<Real>(1.0 - attention.dropout);
   return rules;
 }
@@ -54,11 +57,25 @@ void round_all(Dtype dtype, Eigen::PlainObjectBase<Derived>& values) {
   }
 }
 
-/// Length of contiguous pieces such that `longest` positions overlap as many pieces as the schedule
-/// has hops. Pieces of the whole sequence would be wrong: a window sees few of them, while a
-/// schedule with striped tokens makes all its hops inside the window.
-int64_t piece_length(int64_t longest, int32_t hops) {
-  return std::max<int64_t>(1, (longest + hops - 1) / hops);
+/// Casts to 8 bits and back. Without a scale (0) nothing changes.
+template <class Real>
+void cast_values(Fp8Type type, float scale, int64_t count, Real* values) {
+  if constexpr (std::is_same_v<Real, float>) {
+    if (scale != 0) quantise_all(type, scale, count, values);
+  }
+}
+
+/// mxfp8: in place, in blocks of 32.
+template <class Real>
+void cast_blocks(BlocksAlong along, Rows<Real>& values) {
+  if constexpr (std::is_same_v<Real, float>)
+    quantise_blocks(along, values.rows(), values.cols(), values.data());
+}
+
+/// The rows that are quantised the other way round, if there are any.
+template <class Real>
+const Rows<Real>& turned_or(const Rows<Real>& turned, const Rows<Real>& rows) {
+  return turned.size() > 0 ? turned : rows;
 }
 
 /// Data that all row blocks of a unit share.
@@ -66,11 +83,12 @@ template <class Real>
 struct PlainUnit {
   const HeadGroup& group;
   PlainRules<Real> rules;
-  Rows<Real> keys, values;            // keys after RoPE, rounded
-  KeyRun piece_keys;                  // hull of the keys that the current piece of queries sees
-  Rows<Real> piece_dk, piece_dv;      // of that piece, fp32; zero outside the hull
-  Rows<Real> running_dk, running_dv;  // over the pieces so far
-  int32_t pieces = 0;                 // finished so far
+  Rows<Real> keys, values;                // keys after RoPE, rounded
+  KeyRun piece_keys;                      // hull of the keys that the current piece of queries sees
+  Rows<Real> piece_dk, piece_dv;          // of that piece, fp32; zero outside the hull
+  Rows<Real> running_dk, running_dv;      // over the pieces so far
+  int32_t pieces = 0;                     // finished so far
+  Rows<Real> turned_keys, turned_values;  // mxfp8 only, as in PlainFp8
 };
 
 /// A normalised partial result of one hop.
@@ -91,6 +109,7 @@ struct PlainBlock {
   Rows<Real> out;             // [rows, head_dim_v] merged and rounded
   Column<Real> lse;           // [rows] merged, the sink included
   Column<Real> out_dot;       // [rows] rowsum(d_out * out)
+  Rows<Real> turned_queries, turned_d_out;  // mxfp8 only
 };
 
 std::span<const KeyRun> runs_of_row(const HeadGroup& group, const RowBlock& range, int64_t row) {
@@ -166,10 +185,16 @@ PlainPartial<Real> compute_partial(const PlainUnit<Real>& unit, const PlainBlock
   if (block.kept.size() != 0)
     weights.array() *=
         block.kept.middleCols(hop.begin - range.key_begin, hop.end - hop.begin).array();
-  if (unit.rules.has_narrow_products) round_all<Real>(unit.rules.dtype, weights);
+  const PlainFp8* fp8 = unit.rules.fp8;
+  if (fp8 != nullptr) {
+    cast_values(Fp8Type::e4m3, fp8->weights, weights.size(), weights.data());
+  } else if (unit.rules.has_narrow_products) {
+    round_all<Real>(unit.rules.dtype, weights);
+  }
   partial.out.resize(range.rows(), unit.values.cols());
   partial.out.noalias() = weights * unit.values.middleRows(hop.begin, hop.end - hop.begin);
   partial.out.array().colwise() /= row_sums * unit.rules.kept_share;
+  if (fp8 != nullptr) cast_values(Fp8Type::e4m3, fp8->out, partial.out.size(), partial.out.data());
   if (unit.rules.merges_in_dtype || unit.group.hops.rounds_partials)
     round_all<Real>(unit.rules.dtype, partial.out);
   return partial;
@@ -337,8 +362,10 @@ void accumulate_dq(const PlainUnit<Real>& unit, const PlainBlock<Real>& block,
     const int64_t count = hop.end - hop.begin;
     Rows<Real> term(range.rows(), unit.keys.cols());
     term.noalias() = d_logits.middleCols(hop.begin - range.key_begin, count) *
-                     unit.keys.middleRows(hop.begin, count);
+                     turned_or(unit.turned_keys, unit.keys).middleRows(hop.begin, count);
     term *= rules.scale;
+    if (rules.fp8 != nullptr)
+      cast_values(rules.fp8->gradients, rules.fp8->dq, term.size(), term.data());
     if (unit.group.hops.rounds_dq) round_all<Real>(rules.dtype, term);
     dq += term;
     const bool leaves_window = ++shares % unit.group.hops.shares_a_rounding == 0;
@@ -373,15 +400,26 @@ void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadSums
   const PlainRules<Real>& rules = unit.rules;
   Rows<Real> weights = compute_weights(unit, block);
   Rows<Real> d_logits(range.rows(), range.keys());
-  d_logits.noalias() =
-      block.d_out * unit.values.middleRows(range.key_begin, range.keys()).transpose();
+  d_logits.noalias() = block.d_out * turned_or(unit.turned_values, unit.values)
+                                         .middleRows(range.key_begin, range.keys())
+                                         .transpose();
   if (block.kept.size() != 0) d_logits.array() *= block.kept.array() / rules.kept_share;
   d_logits.array().colwise() -= block.out_dot;
   d_logits.array() *= weights.array();
   if (unit.group.has_bias_gradient()) write_plain_dbias(unit, range, d_logits, sums);
   if (block.cap_slopes.size() != 0) d_logits.array() *= block.cap_slopes.array();
   if (block.kept.size() != 0) weights.array() *= block.kept.array() / rules.kept_share;
-  if (rules.has_narrow_products) {
+  Rows<Real> turned_d_logits;  // mxfp8: in blocks along queries
+  if (rules.fp8 != nullptr) {
+    cast_values(Fp8Type::e4m3, rules.fp8->weights_back, weights.size(), weights.data());
+    if (rules.fp8->is_mx) {
+      turned_d_logits = d_logits;
+      cast_blocks(BlocksAlong::rows, d_logits);
+      cast_blocks(BlocksAlong::columns, turned_d_logits);
+    } else {
+      cast_values(rules.fp8->gradients, rules.fp8->d_logits, d_logits.size(), d_logits.data());
+    }
+  } else if (rules.has_narrow_products) {
     round_all<Real>(rules.dtype, weights);
     round_all<Real>(rules.dtype, d_logits);
   }
@@ -394,9 +432,10 @@ void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadSums
   // A shared row of K and V has one gradient, which is rounded as one.
   Rows<Real>& dv = unit.group.scenario.attention.latent_dim > 0 ? unit.piece_dk : unit.piece_dv;
   dv.middleRows(range.key_begin, range.keys()).leftCols(block.d_out.cols()).noalias() +=
-      weights.transpose() * block.d_out;
+      weights.transpose() * turned_or(block.turned_d_out, block.d_out);
   unit.piece_dk.middleRows(range.key_begin, range.keys()).noalias() +=
-      rules.scale * d_logits.transpose() * block.queries;
+      rules.scale * turned_or(turned_d_logits, d_logits).transpose() *
+      turned_or(block.turned_queries, block.queries);
 }
 
 /// Computes rowsum(d_out * out), and from it the sink's gradient.
@@ -420,7 +459,7 @@ void turn_and_round(const HeadGroup& group, const RotaryTable& turns, int64_t fi
   if (!turns.is_on()) return;
   for (int64_t row = 0; row < rows.rows(); ++row)
     rotate_row(turns, first_row + row, +1, &rows(row, 0));
-  round_all<Real>(group.scenario.numerics.dtype, rows);
+  if (group.fp8 == nullptr) round_all<Real>(group.scenario.numerics.dtype, rows);
 }
 
 template <class Real>
@@ -442,8 +481,16 @@ void run_rows(PlainUnit<Real>& unit, int32_t head, int64_t begin, int64_t end, H
     run_plain_forward(unit, block, sums, answer);
   }
   if (!group.has_backward()) return;
-  block.d_out = gather_rows<Real>(group.inputs.d_out, group.slot.q_valid_begin(), positions, head);
+  const int64_t first = group.slot.q_valid_begin();
+  const Tensor& d_out = group.fp8 ? group.fp8->d_out_of_delta() : group.inputs.d_out;
+  block.d_out = gather_rows<Real>(d_out, first, positions, head);
   compute_out_dot(unit, block, sums);
+  if (group.fp8 != nullptr && group.fp8->is_mx) {
+    block.d_out = gather_rows<Real>(group.inputs.d_out, first, positions, head);
+    block.turned_d_out = gather_rows<Real>(group.fp8->turned.d_out, first, positions, head);
+    block.turned_queries = gather_rows<Real>(group.fp8->turned.q, first, positions, head);
+    turn_and_round(group, group.part.query_turns, begin, block.turned_queries);
+  }
   run_plain_backward(unit, block, sums, answer);
 }
 
@@ -459,57 +506,19 @@ void finish_piece(PlainUnit<Real>& unit) {
   const auto round_row = [&](Rows<Real>& rows, int64_t key) {
     for (Real& value : rows.row(key)) value = round_to(rules.dtype, value);
   };
-  const auto add = [&](Rows<Real>& piece, Rows<Real>& running) {
+  const auto add = [&](Rows<Real>& piece, Rows<Real>& running, float PlainFp8::*scale) {
     for (int64_t key = unit.piece_keys.begin; key < unit.piece_keys.end; ++key) {
+      if (rules.fp8 != nullptr)
+        cast_values(rules.fp8->gradients, rules.fp8->*scale, piece.cols(), &piece(key, 0));
       if (rounds_share) round_row(piece, key);
       running.row(key) += piece.row(key);
       piece.row(key).setZero();
       if (rounds_sum) round_row(running, key);
     }
   };
-  add(unit.piece_dk, unit.running_dk);
-  if (unit.running_dv.size() > 0) add(unit.piece_dv, unit.running_dv);
+  add(unit.piece_dk, unit.running_dk, &PlainFp8::dk);
+  if (unit.running_dv.size() > 0) add(unit.piece_dv, unit.running_dv, &PlainFp8::dv);
   unit.piece_keys = {};
-}
-
-/// Number of queries in one piece, such that the key seen by most queries overlaps as many pieces
-/// as the schedule adds shares.
-int64_t queries_per_share(const HeadGroup& group) {
-  if (group.hops.shares == 1 || !group.has_key_gradients())
-    return std::max<int64_t>(1, group.part.num_queries());
-  std::vector<int64_t> change(static_cast<size_t>(group.part.num_keys()) + 1, 0);
-  for (const KeyRun& run : group.part.visible.runs) {
-    ++change[static_cast<size_t>(run.begin)];
-    --change[static_cast<size_t>(run.end)];
-  }
-  int64_t seen_by = 0, most = 0;
-  for (const int64_t step : change) {
-    seen_by += step;
-    most = std::max(most, seen_by);
-  }
-  return piece_length(most, group.hops.shares);
-}
-
-/// Positions of the queries of each share, in the order of summation: queries that see fewest keys
-/// first, which is natural order under a causal mask and a window. Their weights are largest, so
-/// all later hops round a sum of full size, as most hops do in a schedule with another order.
-std::vector<KeyRun> order_shares(const HeadGroup& group) {
-  const int64_t length = queries_per_share(group), num_rows = group.part.num_queries();
-  std::vector<std::pair<double, KeyRun>> shares;  // mean number of visible keys, queries
-  for (int64_t begin = 0; begin < num_rows; begin += length) {
-    const int64_t end = std::min(begin + length, num_rows);
-    int64_t pairs = 0;
-    for (int64_t row = begin; row < end; ++row) {
-      for (const KeyRun& run : group.part.visible.of_row(row)) pairs += run.end - run.begin;
-    }
-    const double mean = static_cast<double>(pairs) / static_cast<double>(end - begin);
-    shares.emplace_back(mean, KeyRun{begin, end});
-  }
-  std::stable_sort(shares.begin(), shares.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<KeyRun> queries;
-  for (const auto& share : shares) queries.push_back(share.second);
-  return queries;
 }
 
 template <class Real>
@@ -529,13 +538,19 @@ void write_key_gradients(PlainUnit<Real>& unit, Answer& answer) {
 template <class Real>
 PlainUnit<Real> start_unit(const HeadGroup& group) {
   const int64_t first_key = group.slot.kv_valid_begin();
-  PlainUnit<Real> unit{group, plain_rules<Real>(group), {}, {}, {}, {}, {}, {}, {}, 0};
+  PlainUnit<Real> unit{group, plain_rules<Real>(group), {}, {}, {}, {}, {}, {}, {}, 0, {}, {}};
   unit.keys = gather_rows<Real>(group.inputs.k, first_key, group.part.keys, group.kv_head);
   const Attention& attention = group.scenario.attention;
   unit.values =
       gather_rows<Real>(values_of(group.inputs), first_key, group.part.keys, group.kv_head)
           .leftCols(attention.head_dim_v);
   turn_and_round(group, group.part.key_turns, 0, unit.keys);
+  if (group.fp8 != nullptr && group.fp8->is_mx && group.has_backward()) {
+    const RunInputs& turned = group.fp8->turned;
+    unit.turned_keys = gather_rows<Real>(turned.k, first_key, group.part.keys, group.kv_head);
+    unit.turned_values = gather_rows<Real>(turned.v, first_key, group.part.keys, group.kv_head);
+    turn_and_round(group, group.part.key_turns, 0, unit.turned_keys);
+  }
   if (group.has_key_gradients()) {
     unit.piece_dk.setZero(unit.keys.rows(), unit.keys.cols());
     unit.running_dk.setZero(unit.keys.rows(), unit.keys.cols());

@@ -5,6 +5,7 @@
 
 #include "reference/home_rows.h"
 #include "reference/partial_merger.h"
+#include "reference/quantised_tiles.h"
 #include "reference/rank_memory.h"
 #include "reference/round_rows.h"
 #include "reference/row_moves.h"
@@ -26,6 +27,7 @@
 #include <mutex>
 #include <set>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -90,6 +92,14 @@ class Walk {
                      options_.threads);
     load_inputs(plan_, inputs_, options_.threads, memory_);
     if constexpr (Seam::kIsOpen) seam_.after_load();
+    if constexpr (kIsFloat) {
+      if (plan_.scenario.numerics.fp8) {
+        fp8_ = make_quantised_rules(plan_, inputs_);
+        if constexpr (requires { seam_.change_rules(fp8_); }) seam_.change_rules(fp8_);
+        quantise_home_rows(plan_, fp8_, memory_);
+        if constexpr (requires { seam_.after_quantising(fp8_); }) seam_.after_quantising(fp8_);
+      }
+    }
     output_.answer.max_logit.assign(static_cast<size_t>(attention_.heads),
                                     -std::numeric_limits<double>::infinity());
     output_.forward_seconds = time_pass(Direction::forward);
@@ -107,6 +117,8 @@ class Walk {
   }
 
  private:
+  static constexpr bool kIsFloat = std::is_same_v<T, float>;
+
   /// The products of a compute item: its visible pairs, in lengths of a row.
   double work_of(const ComputeItem& item, Direction direction) const {
     const double qk = attention_.head_dim_qk, v = attention_.head_dim_v;
@@ -394,6 +406,14 @@ class Walk {
     run_units(units, stage, [&](const ComputeItem& item, int32_t head, TileScratch<T>& scratch) {
       const int64_t rows = plan_.rows(item.q_tokens);
       const HeadView<T> lse = view<T>(item.out, head, true), o = view<T>(item.out, head, false);
+      if constexpr (kIsFloat) {
+        if (fp8_.is_on) {
+          const TileWork work = quantised_forward(settings_, fp8_, plan_.slices_of(item),
+                                                  operands_of(item, head), o, lse.data, lse.stride);
+          if (merger_.keeps_partials()) round_partial(o, rows);
+          return work;
+        }
+      }
       const TilePlaces places = places_of(item);
       const TileWork work = with_terms(item, places, head, [&](const TileSettings<T>& settings) {
         return tile_forward<T>(
@@ -401,10 +421,14 @@ class Walk {
             view<const T>(item.kv, kv_head_of(head), false),
             view<const T>(item.kv, kv_head_of(head), true), o, lse.data, lse.stride, scratch);
       });
-      for (int64_t row = 0; merger_.keeps_partials() && row < rows; ++row)
-        round_rows(settings_.dtype, std::span<T>(o.row(row), static_cast<size_t>(settings_.dim_v)));
+      if (merger_.keeps_partials()) round_partial(o, rows);
       return work;
     });
+  }
+
+  void round_partial(HeadView<T> o, int64_t rows) {
+    for (int64_t row = 0; row < rows; ++row)
+      round_rows(settings_.dtype, std::span<T>(o.row(row), static_cast<size_t>(settings_.dim_v)));
   }
 
   void compute_backward(const Pass& pass, const Stage& stage) {
@@ -445,6 +469,15 @@ class Walk {
         std::fill_n(dq.row(row), settings_.dim_qk, T(0));
         delta[row] = row_delta(item.out, item.d_out, head, row);
       }
+      if constexpr (kIsFloat) {
+        if (fp8_.is_on) {
+          total.flops +=
+              quantised_backward(settings_, fp8_, plan_.slices_of(item), operands_of(item, head),
+                                 lse.data, lse.stride, delta.data(), dq, dk, dv)
+                  .flops;
+          continue;
+        }
+      }
       const TileWork work = with_terms(item, places, head, [&](const TileSettings<T>& settings) {
         return tile_backward<T>(settings, plan_.slices_of(item), view<const T>(item.q, head, false),
                                 view<const T>(item.kv, kv_head, false),
@@ -455,6 +488,10 @@ class Walk {
       total.flops += work.flops;
     }
     if (is_latent) add_latent_gradients(item, kv_rows, dv, dk);
+    if constexpr (kIsFloat) {
+      cast_rows(fp8_.gradients, fp8_.dk, kv_rows, settings_.dim_qk, dk);
+      cast_rows(fp8_.gradients, fp8_.dv, kv_rows, settings_.dim_v, dv);
+    }
     return total;
   }
 
@@ -467,6 +504,21 @@ class Walk {
       for (int32_t lane = 0; lane < settings_.dim_v; ++lane)
         dk.row(row)[sum.first + lane] += sum.times * dv.row(row)[lane];
     }
+  }
+
+  /// The quantised rows of one query head of an item in the present direction.
+  QuantisedOperands operands_of(const ComputeItem& item, int32_t head) {
+    const int32_t kv_head = kv_head_of(head);
+    const bool is_backward = direction_ == Direction::backward;
+    const auto blocks = [&](RunListId tokens, Side side) {
+      return fp8_.is_mx ? blocks_of_rows(plan_, tokens, side, fp8_) : std::vector<int32_t>{};
+    };
+    return make_operands(
+        settings_, fp8_, view<const T>(item.q, head, false), view<const T>(item.kv, kv_head, false),
+        view<const T>(item.kv, kv_head, true),
+        is_backward ? view<const T>(item.d_out, head, false) : HeadView<const T>{},
+        is_backward ? blocks(item.q_tokens, Side::q) : std::vector<int32_t>{},
+        blocks(item.kv_tokens, Side::kv), plan_.rows(item.q_tokens), plan_.rows(item.kv_tokens));
   }
 
   /// rowsum(d_out * out); 0 for rows that see nothing, whose d_out may be NaN.
@@ -518,6 +570,7 @@ class Walk {
   int64_t num_done_ = 0;  // items of finished stages, over all repeats
   Direction direction_ = Direction::forward;
   TileSettings<T> settings_;
+  QuantisedRules fp8_;  // off without dtype fp8
   RankMemory<T> memory_;
   PartialMerger<T> merger_;
   const ScoreTerms terms_;

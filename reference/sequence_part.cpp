@@ -54,17 +54,9 @@ int64_t query_offset(const Attention& attention, const SequenceMask& mask) {
 
 /// Computes the members that follow from the chosen positions.
 void look_at_mask(const Scenario& scenario, const SequenceMask& mask, SequencePart& part) {
-  const Attention& attention = scenario.attention;
   part.visible = find_visible_keys(mask, part.queries, part.keys);
-  if (attention.rope_theta == 0.0) return;
-  part.query_turns =
-      make_rotary_table(attention.rope_theta, attention.head_dim_qk,
-                        turned_by(part.queries, mask.first_query, scenario.batch.q_positions,
-                                  query_offset(attention, mask)),
-                        attention.latent_dim);
-  part.key_turns = make_rotary_table(
-      attention.rope_theta, attention.head_dim_qk,
-      turned_by(part.keys, mask.first_key, scenario.batch.kv_positions, 0), attention.latent_dim);
+  part.query_turns = turns_of(scenario, mask, Side::q, part.queries);
+  part.key_turns = turns_of(scenario, mask, Side::kv, part.keys);
 }
 
 }  // namespace
@@ -76,6 +68,19 @@ SequencePart choose_part(const Scenario& scenario, const SequenceMask& mask,
   choose(chosen.keys, slot.kv_valid_begin(), slot.kv_valid, part.keys, part.key_rows);
   if (!part.is_empty()) look_at_mask(scenario, mask, part);
   return part;
+}
+
+RotaryTable turns_of(const Scenario& scenario, const SequenceMask& mask, Side side,
+                     const std::vector<int64_t>& positions) {
+  const Attention& attention = scenario.attention;
+  if (attention.rope_theta == 0.0) return {};
+  const bool is_query = side == Side::q;
+  return make_rotary_table(
+      attention.rope_theta, attention.head_dim_qk,
+      turned_by(positions, is_query ? mask.first_query : mask.first_key,
+                is_query ? scenario.batch.q_positions : scenario.batch.kv_positions,
+                is_query ? query_offset(attention, mask) : 0),
+      attention.latent_dim);
 }
 
 double pairs_of_rows(const SequencePart& part, int64_t begin, int64_t end) {

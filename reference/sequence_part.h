@@ -34,6 +34,11 @@ struct ChosenTokens {
 SequencePart choose_part(const Scenario& scenario, const SequenceMask& mask,
                          const SequenceSlot& slot, const ChosenTokens& chosen = {});
 
+/// The angles of queries, or of keys, at these positions of a sequence; an empty table without
+/// RoPE.
+RotaryTable turns_of(const Scenario& scenario, const SequenceMask& mask, Side side,
+                     const std::vector<int64_t>& positions);
+
 /// Number of visible pairs of the queries [begin, end) in one head.
 double pairs_of_rows(const SequencePart& part, int64_t begin, int64_t end);
 

@@ -133,7 +133,7 @@ void add_facts(Sheet& sheet, const ItemId& target, const TransferItem& item) {
                                    name_heads(item.heads, side_of(item.payload)),
                                    item.landing == Landing::add ? ", added where it lands" : ""));
   add_tokens(sheet, target, item.from);
-  const int64_t element = element_bytes(wire_dtype(item, plan.scenario.numerics));
+  const int64_t element = wire_element_bytes(item, plan.scenario);
   sheet.add("Bytes", item.link == LinkClass::self
                          ? fmt::format("0 on the wire: {} copied on the rank",
                                        count_text(plan.rows_of(item), "row"))

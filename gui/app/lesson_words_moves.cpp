@@ -129,9 +129,11 @@ void padding_fills_slots(CaptionWriter& writer, const AppState&) {
 void padding_is_unseen(CaptionWriter& writer, const AppState&) {
   const Attention& attention = writer.plan().scenario.attention;
   const int64_t padding = count_padding(writer.index(), Side::kv);
+  TransferItem row;
+  row.payload = Payload::kv;
   const int64_t row_bytes = int64_t{attention.kv_heads} *
                             (attention.head_dim_qk + attention.own_head_dim_v()) *
-                            element_bytes(writer.plan().scenario.numerics.dtype);
+                            wire_element_bytes(row, writer.plan().scenario);
   writer.say(
       fmt::format("Padding travels like everything else: {} rows x {} bytes = {} a step. But no "
                   "slice covers it: it may hold garbage, even NaN, and must not touch any "

@@ -65,7 +65,7 @@ std::string describe_verdict(const Grade& grade) {
 }
 
 std::string dtype_of(const Scenario& scenario) {
-  return std::string(to_name(scenario.numerics.dtype));
+  return std::string(dtype_name(scenario.numerics));
 }
 
 Error bad_record(const std::string& path, std::string what, std::string hint = "") {

@@ -82,7 +82,7 @@ std::string describe_finish(const Plan& plan, const FinishItem& item) {
                         plan.buffer(item.buffer).kind == BufferKind::out;
   return fmt::format("{}sums are rounded to {}",
                      has_sink ? "the sink enters each row's softmax, once, and " : "",
-                     to_name(scenario.numerics.dtype));
+                     dtype_name(scenario.numerics));
 }
 
 std::string describe_payloads(const std::array<int64_t, kPayloads>& bytes) {

@@ -48,6 +48,28 @@ class Editor {
     finish(key);
   }
 
+  /// dtype, of which fp8 is a choice that leaves inputs and answers in bf16.
+  void dtype(const char* tip) {
+    constexpr const char* kKey = "numerics.dtype";
+    Numerics& numerics = scenario_.numerics;
+    begin("dtype", tip);
+    const std::string now(dtype_name(numerics));
+    if (ImGui::BeginCombo(id(kKey).c_str(), now.c_str())) {
+      const auto offer = [&](const std::string& name, Dtype of_answers, bool is_fp8) {
+        if (ImGui::Selectable(name.c_str(), name == now) && name != now) {
+          numerics.dtype = of_answers;
+          numerics.fp8 = is_fp8 ? std::optional(Fp8{}) : std::nullopt;
+          changed(kKey, true);
+        }
+        name_item(ui_, "edit/" + std::string(kKey) + "/" + name);
+      };
+      for (const Dtype one : kDtypes) offer(std::string(to_name(one)), one, false);
+      offer("fp8", Dtype::bf16, true);
+      ImGui::EndCombo();
+    }
+    finish(kKey);
+  }
+
   template <class Int>
   void number(const char* label, const char* key, Int& value, Int step, const char* tip) {
     begin(label, tip);
@@ -274,7 +296,13 @@ void edit_heads(Editor& editor) {
 void edit_numerics(Editor& editor) {
   Numerics& numerics = editor.scenario().numerics;
   editor.heading("NUMERICS");
-  editor.choice("dtype", "numerics.dtype", numerics.dtype, kDtypes, "Of inputs and answers");
+  editor.dtype("Of inputs and answers; fp8: these are bf16, attention is computed in 8 bits");
+  if (numerics.fp8) {
+    editor.choice("recipe", "fp8.recipe", numerics.fp8->recipe, kFp8Recipes,
+                  "When the scales of 8-bit values are found, and for how many values");
+    editor.choice("format", "fp8.format", numerics.fp8->format, kFp8Formats,
+                  "hybrid: E4M3 forward, E5M2 gradients");
+  }
   editor.flag("backward", "numerics.backward", numerics.backward, "Also dQ, dK and dV");
   editor.choice("dKV wire", "numerics.dkv_wire", numerics.dkv_wire, kWireFormats,
                 "dtype of dK and dV on the wire");

@@ -61,7 +61,7 @@ std::vector<std::string> list_facts(const PlanIndex& plan) {
   facts.push_back(fmt::format("{} heads", scenario.attention.heads));
   if (scenario.attention.kv_heads != scenario.attention.heads)
     facts.push_back(fmt::format("{} KV heads", scenario.attention.kv_heads));
-  facts.emplace_back(to_name(scenario.numerics.dtype));
+  facts.emplace_back(dtype_name(scenario.numerics));
   return facts;
 }
 

@@ -196,6 +196,7 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
 
 std::optional<std::string> RankEngine::why_not(const Plan& plan) {
   const Attention& attention = plan.scenario.attention;
+  if (plan.scenario.numerics.fp8) return "dtype fp8 is not in the GPU executors yet";
   if (plan.scenario.numerics.dtype == Dtype::fp64)
     return "the GPU kernels compute in fp32 and hold bf16, fp16 or fp32, not fp64";
   if (attention.latent_dim > 0)

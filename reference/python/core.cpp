@@ -130,7 +130,12 @@ nb::dict settings_of(const ScenarioBox& box) {
   all["cp_size"] = s.parallel.cp_size;
   all["cp_comm_type"] = name(s.parallel.comm_type);
   all["layout"] = name(s.parallel.layout);
-  all["dtype"] = name(s.numerics.dtype);
+  all["dtype"] = std::string(dtype_name(s.numerics));
+  if (s.numerics.fp8) {
+    all["recipe"] = name(s.numerics.fp8->recipe);
+    all["format"] = name(s.numerics.fp8->format);
+    all["kv_wire"] = name(s.numerics.fp8->kv_wire);
+  }
   all["backward"] = s.numerics.backward;
   all["seed"] = s.numerics.seed;
   return all;

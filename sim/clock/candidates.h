@@ -93,6 +93,7 @@ struct Candidates {
   int64_t own = -1;                   // the scenario's own
   double most_padding = 1;            // fraction of the rows above which a candidate is wasteful
   std::optional<SearchReport> search = {};
+  std::string note = {};              // note_on_times
 };
 
 struct CandidateOptions {

@@ -436,6 +436,13 @@ Result<const KernelCost*> find_kernel_cost(const Stack& stack, const Scenario& s
       "choose another stack, or measure one with `cpscope calibrate`");
 }
 
+std::string note_on_times(const Scenario& scenario) {
+  if (!scenario.numerics.fp8) return "";
+  return "bytes are those of dtype fp8; kernels are timed, and buffers counted, as in bf16, "
+         "because "
+         "no cluster has figures of 8-bit kernels";
+}
+
 std::string print_kernel(const KernelCost& kernel) {
   return fmt::format("\n[[stacks.kernels]]\nhead_dim_qk = {}\nhead_dim_v = {}\nbits = {}\n",
                      kernel.head_dim_qk, kernel.head_dim_v, kernel.bits) +

@@ -120,9 +120,13 @@ std::vector<std::string> list_clusters(const std::string& folder);
 /// The stack of that name, the first one for "". Errors: bad_input, with the known names.
 Result<const Stack*> find_stack(const Cluster& cluster, std::string_view name);
 
-/// The kernels of a stack for a scenario: the narrowest ones for its head_dims. Errors:
-/// unavailable.
+/// The kernels of a stack for a scenario: the narrowest ones for its head_dims; for dtype fp8 those
+/// of bf16. Errors: unavailable.
 Result<const KernelCost*> find_kernel_cost(const Stack& stack, const Scenario& scenario);
+
+/// What a reader of predicted times must know about the scenario's numbers, one sentence; empty if
+/// nothing.
+std::string note_on_times(const Scenario& scenario);
 
 /// A file from which parse_cluster reads the same cluster.
 std::string print_cluster(const Cluster& cluster);

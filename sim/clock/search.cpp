@@ -221,7 +221,9 @@ void bound_wires(const Cluster& cluster, const Plan& plan, SearchReport& report)
   if (report.sends_least) {
     // K and V in the forward, dK and dV in the backward.
     const auto both = [&](int64_t kv) {
-      const int64_t rows = numerics.backward ? kv / element_bytes(numerics.dtype) : 0;
+      TransferItem row;
+      row.payload = Payload::kv;
+      const int64_t rows = numerics.backward ? kv / wire_element_bytes(row, plan.scenario) : 0;
       return kv + rows * element_bytes(dkv_wire_dtype(numerics));
     };
     report.wires.bytes = both(necessary_kv_bytes(plan));

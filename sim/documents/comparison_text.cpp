@@ -252,6 +252,7 @@ void write_comparison_text(const Candidates& comparison, bool is_full, std::ostr
       if (!sentence.empty()) out << sentence << '\n';
   }
   out << recommend(comparison) << '\n';
+  if (!comparison.note.empty()) out << "note: " << comparison.note << '\n';
 }
 
 std::string comparison_json(const Candidates& comparison) {
@@ -268,6 +269,7 @@ std::string comparison_json(const Candidates& comparison) {
     json["search"] = search_json(*comparison.search, us, ranks);
   }
   json["recommendation"] = recommend(comparison);
+  if (!comparison.note.empty()) json["note"] = comparison.note;
   return print_json(json);
 }
 

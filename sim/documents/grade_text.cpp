@@ -35,6 +35,16 @@ void write_grade_table(const Grade& grade, std::ostream& out) {
         tensor.worst.rank, tensor.worst.token, tensor.worst.head,
         without_sign(tensor.worst.expected), without_sign(tensor.worst.seen), verdict_of(tensor));
   }
+  for (const TensorGrade& tensor : grade.tensors) {
+    if (!tensor.parted) continue;
+    const TensorGrade::Parted& parted = *tensor.parted;
+    out << fmt::format("{:<10} {:>11.3e} by quantised inputs alone", tensor.name, parted.format);
+    if (parted.knows_scales)
+      out << fmt::format(", {:.3e} apart from exact attention of these{}",
+                         without_sign(parted.implementation),
+                         parted.is_judged ? ", which is what is judged" : "");
+    out << '\n';
+  }
   for (const Cause& cause : grade.causes) out << "cause: " << describe(cause) << '\n';
   for (const std::string& common : grade.common) out << "note: " << common << '\n';
 }

@@ -268,6 +268,11 @@ Json grade_json(const Grade& grade, const std::string& executor, uint64_t plan_h
     entry["rel_l2"] = finite_or_null(tensor.rel_l2);
     entry["worst_row_rel_l2"] = finite_or_null(tensor.worst_row_rel_l2);
     entry["budget"] = finite_or_null(tensor.budget);
+    if (tensor.parted) {
+      entry["format_rel_l2"] = finite_or_null(tensor.parted->format);
+      if (tensor.parted->knows_scales)
+        entry["implementation_rel_l2"] = finite_or_null(tensor.parted->implementation);
+    }
     entry["nan"] = tensor.nan;
     entry["infinite"] = tensor.infinite;
     entry["not_empty"] = tensor.not_empty;

@@ -1,9 +1,9 @@
 #include "sim/documents/timeline_text.h"
 
-#include "sim/documents/trace_text.h"
 #include "sim/base/machine_memory.h"
 #include "sim/clock/measured.h"
 #include "sim/documents/json_text.h"
+#include "sim/documents/trace_text.h"
 #include "sim/plan/direction.h"
 
 #include <algorithm>
@@ -176,6 +176,8 @@ void write_timeline_text(const TimelineExport& times, std::ostream& out) {
   const auto& [plan, cluster, timeline, measured, traces] = times;
   out << fmt::format("{} ranks on {}, stack {}: predicted, not measured\n", plan.home.size(),
                      cluster.title, timeline.stack);
+  if (const std::string note = note_on_times(plan.scenario); !note.empty())
+    out << "note: " << note << '\n';
   write_pass_text(timeline, plan, Direction::forward, out);
   if (plan.scenario.numerics.backward) write_pass_text(timeline, plan, Direction::backward, out);
   const auto fullest = std::max_element(timeline.memory_bytes.begin(), timeline.memory_bytes.end());
@@ -213,6 +215,7 @@ void write_timeline_json(const TimelineExport& times, std::ostream& out) {
   head["stack"] = timeline.stack;
   head["plan_hash"] = to_hex(plan.hash);
   head["cp_size"] = plan.home.size();
+  if (const std::string note = note_on_times(plan.scenario); !note.empty()) head["note"] = note;
   head["forward"] = pass_json(timeline, plan, Direction::forward);
   if (plan.scenario.numerics.backward)
     head["backward"] = pass_json(timeline, plan, Direction::backward);

@@ -4,6 +4,7 @@
 
 #include "sim/faults/fault.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,10 @@ std::vector<Fault> executor_faults();   // walker: a wrong computation
 std::vector<Fault> message_faults();    // message order and matching
 std::vector<Fault> partial_faults();    // plans: results that other ranks merge
 std::vector<Fault> term_faults();       // walker: bias, ALiBi, dropout
+std::vector<Fault> fp8_faults();        // dtype fp8: scales and casts
+
+/// Shares of all blocks that a rank computed with are added on that rank and stay there.
+std::optional<PlantedFault> plant_dkv_summed_at_home(const Plan& healthy);
 
 /// Short form for planters.
 FaultSite forward_site(StageKind kind, RankId rank, StepId step, int64_t item);

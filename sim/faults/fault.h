@@ -38,7 +38,7 @@ struct BlindScenario {
 struct Fault {
   std::string name;
   std::string field_class;  // number in the field's catalogue, D<n>: TransformerEngine's defects,
-                            // or M<n>: schedules of papers
+                            // M<n>: schedules of papers, or F<n>: attention in FP8
   FaultPlace place{};
   Detector detector{};
   std::string source;    // repo#number, or the paper

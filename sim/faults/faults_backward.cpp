@@ -29,30 +29,6 @@ std::optional<PlantedFault> plant_stale_kv(const Plan& healthy) {
                       .plan = std::move(plan)};
 }
 
-/// Shares of all blocks that a rank computed with are added on that rank and stay there.
-std::optional<PlantedFault> plant_summed_at_home(const Plan& healthy) {
-  Plan plan = healthy;
-  IdVector<RankId, int32_t> merges(plan.home.size());
-  std::optional<FaultSite> site;
-  for (size_t i = 0; i < plan.backward.merges.size(); ++i) {
-    MergeItem& item = plan.backward.merges[i];
-    if (!is_dkv(plan, item.into)) continue;
-    if (plan.buffer(item.into).role != BufferRole::home && !site)
-      site = backward_site(StageKind::merge, item.rank, item.step, static_cast<int64_t>(i));
-    item.into = plan.home[item.rank].dkv;
-    item.order = merges[item.rank]++;
-  }
-  if (!site) return std::nullopt;
-  for (size_t i = plan.backward.transfers.size(); i-- > 0;) {
-    if (plan.backward.transfers[i].payload == Payload::dkv)
-      drop_item(plan.backward, plan.backward.transfers, StageKind::transfer,
-                static_cast<int64_t>(i));
-  }
-  return PlantedFault{.site = *site,
-                      .what = "every rank adds up the dK, dV of all blocks as its own",
-                      .plan = std::move(plan)};
-}
-
 /// The sum is sent on before the rank's own share is added.
 std::optional<PlantedFault> plant_sent_too_early(const Plan& healthy) {
   const auto index = find_item(healthy.backward.merges, [&](const MergeItem& item) {
@@ -156,6 +132,29 @@ std::optional<PlantedFault> plant_summed_sink(const Plan& healthy) {
 
 }  // namespace
 
+std::optional<PlantedFault> plant_dkv_summed_at_home(const Plan& healthy) {
+  Plan plan = healthy;
+  IdVector<RankId, int32_t> merges(plan.home.size());
+  std::optional<FaultSite> site;
+  for (size_t i = 0; i < plan.backward.merges.size(); ++i) {
+    MergeItem& item = plan.backward.merges[i];
+    if (!is_dkv(plan, item.into)) continue;
+    if (plan.buffer(item.into).role != BufferRole::home && !site)
+      site = backward_site(StageKind::merge, item.rank, item.step, static_cast<int64_t>(i));
+    item.into = plan.home[item.rank].dkv;
+    item.order = merges[item.rank]++;
+  }
+  if (!site) return std::nullopt;
+  for (size_t i = plan.backward.transfers.size(); i-- > 0;) {
+    if (plan.backward.transfers[i].payload == Payload::dkv)
+      drop_item(plan.backward, plan.backward.transfers, StageKind::transfer,
+                static_cast<int64_t>(i));
+  }
+  return PlantedFault{.site = *site,
+                      .what = "every rank adds up the dK, dV of all blocks as its own",
+                      .plan = std::move(plan)};
+}
+
 std::vector<Fault> backward_faults() {
   const char* const kLatentHeads = "heads = 4\nkv_heads = 1\nhead_dim_qk = 12\nlatent_dim = 8";
   const BlindScenario one_rank{scenario_text({.parallel = "cp_size = 1"}),
@@ -180,7 +179,7 @@ std::vector<Fault> backward_faults() {
                "instead of being sent to their owners; an RMSE test accepted it.",
        .scenario = scenario_text({}),
        .blind = one_rank,
-       .plant = plant_summed_at_home},
+       .plant = plant_dkv_summed_at_home},
       {.name = "dkv_sent_before_it_was_added",
        .field_class = "7",
        .place = FaultPlace::plan,

@@ -3,6 +3,7 @@
 #include "sim/scenario/scenario_file.h"
 
 #include <cstring>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -93,6 +94,26 @@ Dtype wire_dtype(const TransferItem& item, const Numerics& numerics) {
   return item.wire_fp32 && numerics.dtype != Dtype::fp64 ? Dtype::fp32 : numerics.dtype;
 }
 
+bool sends_fp8(const TransferItem& item, const Scenario& scenario) {
+  const std::optional<Fp8>& fp8 = scenario.numerics.fp8;
+  if (!fp8 || fp8->recipe == Fp8Recipe::mxfp8 || fp8->kv_wire == Fp8KvWire::bf16) return false;
+  if (has_head_groups(scenario.parallel.comm_type) && item.link == LinkClass::group) return false;
+  return item.payload == Payload::q || item.payload == Payload::kv ||
+         item.payload == Payload::d_out;
+}
+
+int64_t wire_element_bytes(const TransferItem& item, const Scenario& scenario) {
+  return sends_fp8(item, scenario) ? 1 : element_bytes(wire_dtype(item, scenario.numerics));
+}
+
+int64_t scale_bytes(const Scenario& scenario, Direction direction) {
+  const std::optional<Fp8>& fp8 = scenario.numerics.fp8;
+  if (!fp8 || fp8->recipe == Fp8Recipe::mxfp8) return 0;
+  if (direction == Direction::backward && !scenario.numerics.backward) return 0;
+  const int64_t scales = fp8->recipe == Fp8Recipe::delayed ? 3 : 1;
+  return 4 * scales * (scenario.parallel.cp_size - 1);
+}
+
 int64_t small_bytes(const TransferItem& item, int64_t rows, const Numerics& numerics) {
   if (item.src == item.dst) return 0;
   const bool is_one = item.payload == Payload::partial || item.payload == Payload::lse;
@@ -106,7 +127,7 @@ int64_t wire_bytes(const Plan& plan, const TransferItem& item) {
   const int64_t rows = plan.rows_of(item);
   const int64_t row_elements =
       item.heads.size() * lanes_of(plan.buffer(item.to).kind, plan.scenario.attention);
-  return rows * row_elements * element_bytes(wire_dtype(item, numerics)) +
+  return rows * row_elements * wire_element_bytes(item, plan.scenario) +
          small_bytes(item, rows, numerics);
 }
 

@@ -231,6 +231,19 @@ int64_t lanes_of(BufferKind kind, const Attention& attention);
 /// The dtype of a transfer's values on the wire.
 Dtype wire_dtype(const TransferItem& item, const Numerics& numerics);
 
+/// True where q, k, v and d_out are quantised before they travel (dtype fp8) and travel in 8 bits.
+/// Exchanges of heads that a ring follows are in bf16: TransformerEngine quantises after them.
+bool sends_fp8(const TransferItem& item, const Scenario& scenario);
+
+/// Bytes of one element of a transfer on the wire.
+int64_t wire_element_bytes(const TransferItem& item, const Scenario& scenario);
+
+/// Bytes that a rank sends in a pass so that all ranks have the same scales (dtype fp8): each amax
+/// that is reduced over the ranks, in fp32, counted as sent to every other rank. recipe current:
+/// one of q, k and v together, and one of d_out; delayed: also those of P and out, and of dP and of
+/// dq, dk and dv together, for the next step; mxfp8: none. Plans have no items for them.
+int64_t scale_bytes(const Scenario& scenario, Direction direction);
+
 /// Bytes of the lse and delta that a transfer of `rows` rows carries: fp32, or fp64 if the dtype
 /// is; 0 if it carries none, or stays on its rank.
 int64_t small_bytes(const TransferItem& item, int64_t rows, const Numerics& numerics);

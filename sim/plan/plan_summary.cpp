@@ -150,9 +150,11 @@ int64_t count_necessary(const Plan& plan, const IdVector<RankId, std::vector<Run
         remote_keys(plan, united(std::move(seen)), RankId{begin}, RankId{end});
   });
   const Attention& attention = plan.scenario.attention;
+  TransferItem row;
+  row.payload = Payload::kv;
   return std::accumulate(remote.begin(), remote.end(), int64_t{0}) * attention.kv_heads *
          (attention.head_dim_qk + attention.own_head_dim_v()) *
-         element_bytes(plan.scenario.numerics.dtype);
+         wire_element_bytes(row, plan.scenario);
 }
 
 IdVector<RankId, std::vector<RunListId>> own_queries(const Plan& plan) {
@@ -211,6 +213,10 @@ PlanSummary summarise(const Plan& plan) {
   }
   sum_bytes(plan, plan.forward, summary.forward_bytes, summary.forward_small_bytes);
   sum_bytes(plan, plan.backward, summary.backward_bytes, summary.backward_small_bytes);
+  for (int64_t& bytes : summary.forward_small_bytes)
+    bytes += scale_bytes(plan.scenario, Direction::forward);
+  for (int64_t& bytes : summary.backward_small_bytes)
+    bytes += scale_bytes(plan.scenario, Direction::backward);
   for (const TransferItem& item : plan.forward.transfers)
     summary.kv_bytes_moved += item.payload == Payload::kv ? item.bytes : 0;
   summary.kv_bytes_necessary = necessary_kv_bytes(plan);

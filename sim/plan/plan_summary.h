@@ -19,7 +19,8 @@ struct PlanSummary {
   double rank_max_over_mean = 1.0;
   double critical_path_over_ideal = 1.0;
   std::vector<int64_t> forward_bytes, backward_bytes;              // [rank] sent
-  std::vector<int64_t> forward_small_bytes, backward_small_bytes;  // [rank] fp32 statistics sent
+  std::vector<int64_t> forward_small_bytes, backward_small_bytes;  // [rank] fp32 statistics and
+                                                                   // scales sent
   int64_t kv_bytes_necessary = 0;  // forward, all ranks and KV heads, from layout and mask alone
   int64_t kv_bytes_moved = 0;      // forward, all ranks
 };

@@ -44,7 +44,14 @@ enum class Mistake {
   dropout_by_tile_column,  // every tile draws as if its keys were the first ones
   dropout_redrawn,         // backward draws others than forward
   dropout_scaled_twice,    // kept weights are scaled in the kernel and by its caller
-  dropout_before_softmax   // the row sum counts only kept weights
+  dropout_before_softmax,  // the row sum counts only kept weights
+  fp8_receivers_scale,     // groups agree on scales of their own, and the receiver applies its own
+  fp8_key_scales_of_values,    // mxfp8: v is multiplied with the descales of k
+  fp8_scale_for_descale,       // received k and v are multiplied with the scale
+  fp8_weights_unscaled,        // P is cast without a scale
+  fp8_rounded_weights_summed,  // the row sum is that of P after its cast
+  fp8_blocks_cross_documents,  // mxfp8: blocks of 32 rows of the buffer, whatever they hold
+  fp8_gradients_in_e4m3        // dS and d_out are cast to E4M3, with its scales, in place of E5M2
 };
 
 /// Where an executor makes the mistake: everywhere, or on one rank in one step of one pass.

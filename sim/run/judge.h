@@ -13,6 +13,16 @@
 
 namespace cpscope {
 
+/// dtype fp8, recipes with one scale a tensor: the largest absolute values that the step before has
+/// left (sim/run/fp8_history.h). 0 for q, k, v and d_out: those of the tensors themselves.
+struct Fp8History {
+  double qkv = 0.0;  // of q, k and v together, which share a scale
+  double d_out = 0.0;
+  double out = 0.0;       // recipe delayed: of the results of a compute item
+  double d_logits = 0.0;  // of dS, softmax_scale included
+  double dq = 0.0, dk = 0.0, dv = 0.0;
+};
+
 /// The inputs of one run in packed padded order, as every executor and the oracle receive them.
 /// Values are already rounded to the scenario's dtype; padding rows may hold NaN.
 struct RunInputs {
@@ -22,6 +32,7 @@ struct RunInputs {
   // [sequences or 1, heads or 1, longest queries, longest keys], by positions among valid tokens;
   // empty without a bias. Cells beyond a sequence are never read.
   Tensor bias = {};
+  Fp8History fp8 = {};       // dtype fp8 only
 };
 
 /// The tensor whose rows begin with those of v: v itself, or k if v is a part of it (latent_dim).
@@ -56,6 +67,9 @@ struct Verdict {
   Answer exact;
   Answer plain;
   TermLengths terms;  // of the exact answer
+  /// dtype fp8, if all rows are judged: the exact answer of the quantised inputs. It parts the
+  /// error of the format from that of the implementation.
+  Answer of_quantised = {};
 };
 
 /// Number of pieces that the graded schedule makes of a row's work; the plain run makes the same

@@ -1,6 +1,7 @@
 #include "sim/run/run_inputs.h"
 
 #include "sim/base/parallel.h"
+#include "sim/run/fp8_history.h"
 #include "sim/scenario/score_terms.h"
 
 #include <algorithm>
@@ -105,6 +106,7 @@ RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, boo
   if (scenario.attention.softmax_type == SoftmaxType::learnable)
     inputs.sink = sink_logits(scenario.numerics, scenario.attention.heads);
   if (scenario.attention.bias != BiasShape::none) inputs.bias = make_bias(scenario, poison);
+  inputs.fp8 = history_before(scenario, slots);
   return inputs;
 }
 

@@ -127,6 +127,10 @@ std::string bf16_flag(std::string_view ours, const TomlValue& value) {
   return choose(ours, value, "bf16", "");
 }
 
+std::string fp8_flag(std::string_view ours, const TomlValue& value) {
+  return choose(ours, value, "fp8", "");
+}
+
 std::string fp16_flag(std::string_view ours, const TomlValue& value) {
   return choose(ours, value, "fp16", "");
 }
@@ -243,6 +247,7 @@ constexpr std::string_view kNoTensorParallelism =
     "there is no tensor parallelism here; heads and kv_heads are those of one of its ranks";
 constexpr std::string_view kOneReplica =
     "there is no other parallelism here; a scenario is one layer of one context-parallel group";
+constexpr std::string_view kFp8Table = "its recipe and format are keys of [fp8]";
 constexpr std::string_view kNoRank = "every rank is planned; cp_size is their number";
 constexpr std::string_view kFromLengths = "it follows from lengths and slots; leave it out";
 constexpr std::string_view kOwnMask = "a mask of any other shape is attn_mask_type = \"slices\"";
@@ -453,6 +458,14 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"precision", "dtype", keep_text},
     {"bf16", "dtype", bf16_flag},
     {"fp16", "dtype", fp16_flag},
+    {"fp8_dpa", "dtype", fp8_flag, kFp8Table},
+    {"fp8_mha", "dtype", fp8_flag, kFp8Table},
+    {"fp8_attention", "dtype", fp8_flag, kFp8Table},
+    {"float8", "dtype", fp8_flag, kFp8Table},
+    {"fp8_recipe", "recipe", keep_text},
+    {"fp8_format", "format", keep_text},
+    {"fp8_output", "", nullptr, "answers are bf16, whatever the attention is computed in"},
+    {"fp8_kv_wire", "kv_wire", keep_text},
     {"is_training", "backward", keep_flag},
     {"training", "backward", keep_flag},
     {"requires_grad", "backward", keep_flag},

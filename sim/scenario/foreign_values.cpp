@@ -22,6 +22,8 @@ constexpr std::string_view kZigzagNote =
     "it cuts every sequence; \"dual_chunk_packed\" cuts the whole packed buffer in the same way";
 constexpr std::string_view kDocumentsNote = "every entry of lengths is a document";
 
+constexpr std::string_view kFp8Note = "its recipe and format are keys of [fp8]";
+
 constexpr auto kForeignValues = std::to_array<ForeignValue>({
     {"cp_comm_type", "ring", "p2p"},
     {"cp_comm_type", "ring_attention", "p2p"},
@@ -101,6 +103,15 @@ constexpr auto kForeignValues = std::to_array<ForeignValue>({
     {"attn_mask_type", "arbitrary", "slices"},
     {"attn_mask_type", "custom", "slices"},
     {"attn_mask_type", "flex", "slices"},
+    {"dtype", "float8", "fp8", kFp8Note},
+    {"dtype", "e4m3", "fp8", kFp8Note},
+    {"dtype", "fp8_e4m3", "fp8", kFp8Note},
+    {"dtype", "float8_e4m3fn", "fp8", kFp8Note},
+    {"dtype", "mxfp8", "fp8", "and recipe = \"mxfp8\" in [fp8]"},
+    {"recipe", "delayedscaling", "delayed"},
+    {"recipe", "float8currentscaling", "current"},
+    {"recipe", "tensorwise", "current"},
+    {"recipe", "mxfp8blockscaling", "mxfp8"},
     {"softmax_type", "softmax1", "off_by_one"},
     {"softmax_type", "softmax_one", "off_by_one"},
     {"softmax_type", "sink", "learnable"},
@@ -157,7 +168,14 @@ std::vector<std::string_view> list_choices(std::string_view key) {
   if (key == "pad_side") return name_all(kPadSides);
   if (key == "cp_comm_type") return name_all(kCommTypes);
   if (key == "layout") return name_all(kLayoutKinds);
-  if (key == "dtype") return name_all(kDtypes);
+  if (key == "dtype") {
+    std::vector<std::string_view> names = name_all(kDtypes);
+    names.push_back("fp8");
+    return names;
+  }
+  if (key == "recipe") return name_all(kFp8Recipes);
+  if (key == "format") return name_all(kFp8Formats);
+  if (key == "kv_wire") return name_all(kFp8KvWires);
   return {};
 }
 

@@ -167,8 +167,9 @@ constexpr KeyNote kKeyNotes[] = {
      "what partial results are merged in; dtype, if 16 bits: in two phases, which keep the results "
      "of all steps (TransformerEngine before 2.20)"},
     {"fp8", "recipe", "\"current\"",
-     "how scales are chosen (TransformerEngine): from earlier steps, from this tensor, or one for "
-     "each block of 32 elements"},
+     "how scales are chosen (TransformerEngine): delayed: by the step before, which has the inputs "
+     "of the seed before; current: by q, k and v together, over all ranks; mxfp8: one for each "
+     "block of 32 elements, all in E4M3"},
     {"fp8", "format", "\"hybrid\"", "hybrid: E4M3 forward, E5M2 gradients; e4m3: everywhere"},
     {"fp8", "kv_wire", "\"fp8\"", "what K and V travel in; mxfp8: bf16"},
 };

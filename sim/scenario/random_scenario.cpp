@@ -278,6 +278,24 @@ void roll_pad_side(uint64_t seed, Batch& batch) {
   if (Dice(seed ^ 0x1ef75a9d).chance(25)) batch.pad_side = PadSide::left;
 }
 
+/// Draws of its own, for the same reason.
+void roll_fp8(uint64_t seed, Scenario& scenario) {
+  Dice dice(seed ^ 0xf8f8);
+  Fp8 fp8;
+  fp8.recipe = dice.pick({Fp8Recipe::current, Fp8Recipe::delayed, Fp8Recipe::mxfp8});
+  fp8.format = dice.pick({Fp8Format::hybrid, Fp8Format::e4m3});
+  fp8.kv_wire = fp8.recipe == Fp8Recipe::mxfp8 ? Fp8KvWire::bf16
+                                               : dice.pick({Fp8KvWire::fp8, Fp8KvWire::bf16});
+  scenario.numerics.dtype = Dtype::bf16;
+  scenario.numerics.fp8 = fp8;
+  Attention& attention = scenario.attention;
+  attention.alibi = false;
+  attention.bias = BiasShape::none;
+  attention.dropout = 0;
+  // With larger logits the rounding of one element of q decides which key takes all the weight.
+  if (scenario.attention.softmax_scale > 1) scenario.attention.softmax_scale = 0;
+}
+
 }  // namespace
 
 Parallel random_parallel(uint64_t seed, const RandomSpace& space, const Attention& attention) {
@@ -313,7 +331,8 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   if (space.moves_queries)
     roll_moving_queries(seed, space, scenario.attention.heads, scenario.parallel);
   roll_stages(seed, space, scenario.parallel);
-  if (space.for_walker) roll_latent(seed, scenario.attention);
+  if (space.for_walker && !space.has_fp8) roll_latent(seed, scenario.attention);
+  if (space.has_fp8) roll_fp8(seed, scenario);
   return scenario;
 }
 

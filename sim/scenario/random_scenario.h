@@ -15,6 +15,7 @@ struct RandomSpace {
   /// chunks, logits of several hundred, batches without a token, large slots.
   bool is_wide = false;
   bool moves_queries = false;  // only schedules in which queries move, or a ring has windows
+  bool has_fp8 = false;        // only dtype fp8
   bool for_walker = false;  // some with what only the CPU executes: kv_replicated, reduce_scatter,
                             // latent attention
 };

@@ -265,6 +265,10 @@ bool has_head_stages(CommType type) {
   return type == CommType::a2a || type == CommType::all_gather;
 }
 
+std::string_view dtype_name(const Numerics& numerics) {
+  return numerics.fp8 ? "fp8" : to_name(numerics.dtype);
+}
+
 int64_t element_bytes(Dtype dtype) {
   switch (dtype) {
     case Dtype::bf16:

@@ -277,6 +277,8 @@ std::string_view to_name(Accumulate value);
 /// "padding_causal, window [511, 0], chunk 192".
 std::string describe_mask(const Attention& attention);
 
+/// What a scenario says of its dtype: fp8, or the dtype of its inputs and answers.
+std::string_view dtype_name(const Numerics& numerics);
 /// Bytes of one element of dtype.
 int64_t element_bytes(Dtype dtype);
 /// True where a rank merges partial results that other ranks computed for its queries; a custom

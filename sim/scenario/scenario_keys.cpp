@@ -10,29 +10,6 @@
 namespace cpscope {
 namespace {
 
-struct RefusedKey {
-  std::string_view key;
-  std::string_view reason;
-};
-
-// Names that frameworks use for features that cpscope does not compute. A plain "unknown key" would
-// look like a typing error.
-constexpr std::string_view kNoFp8 = "FP8 is not supported";
-constexpr std::array<RefusedKey, 7> kRefusedKeys = {{{"fp8_dpa", kNoFp8},
-                                                     {"fp8_mha", kNoFp8},
-                                                     {"fp8_recipe", kNoFp8},
-                                                     {"fp8_format", kNoFp8},
-                                                     {"fp8_output", kNoFp8},
-                                                     {"is_training_fp8", kNoFp8},
-                                                     {"float8", kNoFp8}}};
-
-std::optional<std::string_view> find_refusal(std::string_view key) {
-  for (const RefusedKey& refused : kRefusedKeys) {
-    if (refused.key == key) return refused.reason;
-  }
-  return std::nullopt;
-}
-
 template <class Keys>
 bool contains(const Keys& keys, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
@@ -69,11 +46,6 @@ void check_table(const TableReader& table) {
     if (const auto hint = explain_foreign_key(member.key, member.value, table.name());
         !is_at_home && hint) {
       table.complain_unknown(member, *hint);
-      continue;
-    }
-    if (const auto reason = find_refusal(member.key)) {
-      table.complaints().refuse(member.key_position, fmt::format("{}: {}", *reason, member.key),
-                                "leave it out");
       continue;
     }
     table.complain_unknown(member, home);
@@ -222,6 +194,10 @@ std::vector<std::string> list_unused_keys(const ScenarioTables& tables, const Sc
   for (const std::string_view key : kFp8Keys) {
     unused.note(tables.fp8, key, numerics.fp8.has_value(),
                 fmt::format("dtype {}", to_name(numerics.dtype)));
+  }
+  for (const std::string_view key : {"format", "kv_wire"}) {
+    unused.note(tables.fp8, key, !numerics.fp8 || numerics.fp8->recipe != Fp8Recipe::mxfp8,
+                "recipe mxfp8");
   }
   return unused.sentences;
 }

@@ -262,7 +262,12 @@ void refuse_unfinished(const ScenarioTables& tables, const Scenario& scenario) {
   const Attention& attention = scenario.attention;
   refuse(attention.dropout > 0 && attention.dropout_mode == DropoutMode::framework,
          tables.attention, "dropout_mode", "A draw of its own for each compute item");
-  refuse(scenario.numerics.fp8.has_value(), tables.numerics, "dtype", "FP8");
+  if (!scenario.numerics.fp8) return;
+  refuse(attention.alibi, tables.attention, "alibi", "ALiBi with dtype fp8");
+  refuse(attention.bias != BiasShape::none, tables.attention, "bias", "Bias with dtype fp8");
+  refuse(attention.dropout > 0, tables.attention, "dropout", "Dropout with dtype fp8");
+  refuse(attention.latent_dim > 0, tables.attention, "latent_dim",
+         "Latent attention with dtype fp8");
 }
 
 ScenarioTables open_tables(const TomlValue& root, Complaints& complaints, ScenarioOrigin origin,

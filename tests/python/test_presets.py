@@ -207,6 +207,22 @@ def test_te_says_where_each_key_comes_from():
     assert scenario == by_hand and by_hand.inferred == {} and "\n" not in repr(by_hand)
 
 
+def test_te_takes_the_recipe_of_fp8_attention():
+    def scenario_of(name, **fields):
+        recipe = type(name, (Object,), {})(**fields)
+        return Scenario.from_te(te_module(fp8=True, fp8_meta={"recipe": recipe}), *(Local(32, 2, h, 16, dtype=np.float16) for h in (8, 2, 2)))
+
+    delayed = scenario_of("DelayedScaling", fp8_dpa=True, fp8_format=Object(name="E4M3"))
+    assert settings_of(delayed, "dtype", "recipe", "format", "kv_wire", "accumulate") == dict(
+        dtype="fp8", recipe="delayed", format="e4m3", kv_wire="fp8", accumulate="fp32")
+    assert delayed.inferred["recipe"].source == "attention.fp8_meta[recipe], a DelayedScaling"
+    assert settings_of(scenario_of("Float8CurrentScaling", fp8_dpa=True, fp8_format=Object(name="HYBRID")), "recipe", "format") == dict(
+        recipe="current", format="hybrid")
+    assert settings_of(scenario_of("MXFP8BlockScaling", fp8_dpa=True), "recipe", "kv_wire") == dict(recipe="mxfp8", kv_wire="bf16")
+    # Without fp8_dpa only the layers around attention are in 8 bits.
+    assert scenario_of("DelayedScaling", fp8_dpa=False).settings["dtype"] == "fp16"
+
+
 def test_te_takes_the_call_before_the_module():
     bounds, padded = [0, 21, 40], [0, 24, 48]
     q, k, v = heads_of(24)
@@ -504,7 +520,8 @@ def test_documents_in_the_rows_of_a_batch_are_graded(axes):
     (lambda: Scenario.from_te(te_module(), *heads_of(32), qkv_format="thd"), "thd needs cu_seqlens_q"),
     (lambda: Scenario.from_te(te_module(), *heads_of(32), qkv_format="thd", cu_seqlens_q=[0, 64]), "32 rows on each of 4 ranks, the boundaries end at 64"),
     (lambda: Scenario.from_te(te_module(), *heads_of((32, 1), axes="bs"), cp_comm_type="a2a+p2p"), "a2a\\+p2p needs two groups"),
-    (lambda: Scenario.from_te(te_module(fp8=True, fp8_meta={"recipe": Object(fp8_dpa=True)}), *heads_of((32, 1), axes="bs")), "FP8 attention"),
+    (lambda: Scenario.from_te(te_module(fp8=True, fp8_meta={"recipe": Object(fp8_dpa=True)}), *heads_of((32, 1), axes="bs")),
+     r"attention.fp8_meta\[recipe\] is not supported: Object; DelayedScaling"),
     (lambda: Scenario.from_te(te_module()), "nothing says dtype; give query_layer, or dtype="),
     (lambda: Scenario.from_te(te_module(), dtype="bf16"), "nothing says lengths; give query_layer"),
     (lambda: Scenario.from_te(None), "attention is no object of the framework: None"),

@@ -98,7 +98,7 @@ struct Flow {
 std::string write_formulas(const Plan& plan, const Flow& flow) {
   std::map<std::pair<int32_t, int64_t>, Bundle> bundles;
   for (const TransferItem* item : flow.items) {
-    const int64_t element = element_bytes(wire_dtype(*item, plan.scenario.numerics));
+    const int64_t element = wire_element_bytes(*item, plan.scenario);
     Bundle& bundle = bundles[{item->heads.size(), element}];
     bundle.rows.push_back(plan.rows_of(*item));
     bundle.bytes += item->bytes;

@@ -119,6 +119,7 @@ Result<StepErrors> compare_with_exact_steps(const RunRecord& record, const RunIn
   if (auto error = refuse_items(plan)) return *std::move(error);
   Scenario unrounded = plan.plan().scenario;
   unrounded.numerics.dtype = Dtype::fp64;
+  unrounded.numerics.fp8.reset();
   const Result<CheckedPlan> exact_plan = vary_plan(plan.plan(), unrounded);
   if (!exact_plan) return exact_plan.error();
   Result<RunRecord> exact =

@@ -70,6 +70,25 @@ def _say_mask(p: Preset, mask: str, source: str, is_packed: bool) -> None:
     p.say("attn_mask_type", mask, source)
 
 
+def _say_fp8(p: Preset, recipe: Any) -> None:
+    """The recipe of fp8_autocast, if attention is computed in it (fp8_dpa)."""
+    recipes = {"DelayedScaling": "delayed", "Float8CurrentScaling": "current", "MXFP8BlockScaling": "mxfp8"}
+    source = "attention.fp8_meta[recipe]"
+    kind = next((kind.__name__ for kind in type(recipe).__mro__ if kind.__name__ in recipes), None)
+    if kind is None:
+        raise p.error(f"{source} is not supported: {type(recipe).__name__}", ", ".join(recipes))
+    p.say("dtype", "fp8", f"{source}.fp8_dpa")
+    if p.value("dtype") != "fp8":
+        return
+    p.say("recipe", recipes[kind], f"{source}, a {kind}")
+    format = name_of(getattr(recipe, "fp8_format", "HYBRID"))
+    if kind != "MXFP8BlockScaling":
+        if format not in ("HYBRID", "E4M3"):
+            raise p.error(f"{source}.fp8_format is not supported: {format}", "HYBRID or E4M3")
+        p.say("format", format.lower(), f"{source}.fp8_format = {format}")
+    p.say("accumulate", "fp32", "TransformerEngine, which merges the steps of a ring in fp32 under FP8")
+
+
 def te(p: Preset, attention: Any, call: dict[str, Any], group: Mapping[str, Any]) -> None:
     """`call` and `group`: arguments that were given, by their names in TE_CALL and TE_GROUP."""
     module = Held(p, attention, "attention")
@@ -92,7 +111,8 @@ def te(p: Preset, attention: Any, call: dict[str, Any], group: Mapping[str, Any]
     if module.get("training", True):
         p.reject_dropout("attention.attention_dropout", module.get("attention_dropout", 0.0))
     recipe = module.get("fp8_meta", {}).get("recipe") if module.get("fp8", False) else None
-    p.reject("attention.fp8_meta[recipe].fp8_dpa", getattr(recipe, "fp8_dpa", False), "FP8 attention; " + no_such, "run it in bf16")
+    if getattr(recipe, "fp8_dpa", False):
+        _say_fp8(p, recipe)
 
     cp_group, group_source = given("cp_group")
     sizes: list[int] = []

@@ -309,7 +309,7 @@ void add(FuzzReport& report, const Scenario& scenario, const FuzzResult& result)
   }
   if (result.finding) return;
   ++report.passed;
-  const std::string dtype(to_name(scenario.numerics.dtype));
+  const std::string dtype(dtype_name(scenario.numerics));
   auto& counts = report.passed_by_dtype;
   const auto found =
       std::find_if(counts.begin(), counts.end(), [&](const auto& c) { return c.first == dtype; });
@@ -329,6 +329,7 @@ RandomSpace fuzz_space(uint64_t index) {
   if (kind == 4 || kind == 8) space.max_length = 150;
   space.moves_queries = index % 3 == 2;
   space.for_walker = index % 4 == 1 || space.moves_queries;
+  space.has_fp8 = space.for_walker && index % 7 == 3;
   constexpr uint64_t kManyRanks = 40;
   if (index % kManyRanks == 9) space.max_ranks = 64;
   return space;

@@ -115,7 +115,10 @@ void add_feature_steps(const Scenario& scenario, std::vector<Step>& steps) {
     });
   steps.push_back([](Scenario& s) { s.batch.qkv_format = QkvFormat::thd; });
   steps.push_back([](Scenario& s) { s.numerics.backward = false; });
-  steps.push_back([](Scenario& s) { s.numerics.dtype = Dtype::fp64; });
+  steps.push_back([](Scenario& s) { s.numerics.fp8.reset(); });
+  steps.push_back([](Scenario& s) {
+    if (!s.numerics.fp8) s.numerics.dtype = Dtype::fp64;
+  });
   steps.push_back([](Scenario& s) { s.numerics.seed = 1; });
   steps.push_back([](Scenario& s) {
     const Numerics plain;

@@ -86,6 +86,13 @@ constexpr QkvFormat kFormats[] = {QkvFormat::thd, QkvFormat::bshd, QkvFormat::sb
 
 void set_dtype(Scenario& scenario, Dtype dtype) { scenario.numerics.dtype = dtype; }
 
+/// With 32 elements a head, one block of MXFP8.
+void set_fp8(Scenario& scenario, Fp8Recipe recipe) {
+  set_dtype(scenario, Dtype::bf16);
+  scenario.numerics.fp8 = Fp8{.recipe = recipe};
+  scenario.attention.head_dim_qk = scenario.attention.head_dim_v = 32;
+}
+
 /// An empty sequence in the middle; under cross attention also queries without a key and keys
 /// without a query.
 void empty_a_sequence(Scenario& scenario) {
@@ -149,6 +156,9 @@ constexpr FeatureRecipe kFeatures[] = {
        set_dtype(s, Dtype::bf16);
        s.numerics.accumulate = Accumulate::dtype;
      }},
+    {"fp8 current", [](Scenario& s) { set_fp8(s, Fp8Recipe::current); }},
+    {"fp8 delayed", [](Scenario& s) { set_fp8(s, Fp8Recipe::delayed); }},
+    {"mxfp8", [](Scenario& s) { set_fp8(s, Fp8Recipe::mxfp8); }},
     {"empty sequence", empty_a_sequence},
     {"backward KV saved", [](Scenario& s) { s.parallel.backward_kv = BackwardKv::saved; }},
     {"bf16, partial wire fp32",

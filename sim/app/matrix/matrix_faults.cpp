@@ -248,6 +248,28 @@ std::optional<CellFault> break_gradient(const Plan& healthy, const Visibility& v
   if (places.empty()) return std::nullopt;
   CellFault fault{FaultKind::gradient, "", healthy};
   const int64_t index = pick(places, variant);
+  std::vector<TransferItem>& sent = fault.plan.backward.transfers;
+  const TransferItem lost = sent[static_cast<size_t>(index)];
+  if (healthy.scenario.numerics.fp8 && lost.payload == Payload::dq) {
+    // In 8 bits one share of several may drown in the rounding: there all that a rank is sent go,
+    // or, where sums go round a ring, the last hop of all sums.
+    StepId last{0};
+    for (const TransferItem& item : sent)
+      if (item.payload == Payload::dq && is_hop_of_ring(item)) last = std::max(last, item.step);
+    const auto goes = [&](const TransferItem& item) {
+      if (item.payload != Payload::dq || item.src == item.dst) return false;
+      return is_hop_of_ring(lost) ? is_hop_of_ring(item) && item.step == last
+                                  : item.landing == Landing::add && item.dst == lost.dst;
+    };
+    fault.what = is_hop_of_ring(lost)
+                     ? fmt::format("the sums of dQ that travel in step {} are lost", to_index(last))
+                     : fmt::format("the dQ shares to rank {} are lost", to_index(lost.dst));
+    for (int64_t i = std::ssize(sent); i-- > 0;) {
+      if (goes(sent[static_cast<size_t>(i)]))
+        drop_item(fault.plan.backward, sent, StageKind::transfer, i);
+    }
+    return fault;
+  }
   fault.what =
       fmt::format("the {} share {} is lost",
                   fault.plan.backward.transfers[index].payload == Payload::dq ? "dQ" : "dK, dV",

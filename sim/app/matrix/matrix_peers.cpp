@@ -190,6 +190,15 @@ constexpr PeerTopic kTopics[] = {
      "",
      {"yes; other weights in each schedule", "?", "no", "no in the ring paths", "?"}},
     {"fp32", "fp32", "", "", {"no: 16 and 8 bits", "?", "yes (SDPA back end)", "?", "?"}},
+    {"FP8, delayed scaling",
+     "fp8 delayed",
+     "",
+     "",
+     {"a2a; p2p and a2a+p2p return wrong gradients; all_gather and current scaling refused on "
+      "Hopper",
+      "?", "?", "?", "?"}},
+    {"FP8, current scaling", "fp8 current", "", "", {"refused on Hopper", "?", "?", "?", "?"}},
+    {"MXFP8", "mxfp8", "", "", {"not in thd", "?", "?", "?", "?"}},
 };
 
 }  // namespace

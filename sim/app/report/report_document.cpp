@@ -48,7 +48,7 @@ void add_facts(Writer& writer, const CaseFindings& one) {
     add("shape", fmt::format("{} tokens on {} ranks, {}, {}, {}, {}", plan.layout.slots.tokens,
                              plan.layout.cp_size, to_name(scenario.parallel.comm_type),
                              to_name(scenario.parallel.layout), describe_mask(scenario.attention),
-                             to_name(scenario.numerics.dtype)));
+                             dtype_name(scenario.numerics)));
     add("plan", to_hex(plan.hash));
   }
   add("executor", one.executor);

@@ -19,13 +19,19 @@ using ByRank = std::vector<int64_t>;
 struct Sizes {
   const Plan& plan;
   int64_t ranks, element, wire, heads, kv_heads, qk, v;
-  int64_t kv;  // elements of a row of K and V, which latent attention holds in one
+  int64_t kv;     // elements of a row of K and V, which latent attention holds in one
+  int64_t input;  // an element of q, k, v or d_out: 1 where they are quantised before they travel
+  int64_t exchanged;  // the same where groups exchange heads
 
   explicit Sizes(const Plan& p) : plan(p) {
     const Attention& attention = p.scenario.attention;
     ranks = p.layout.cp_size;
     element = element_bytes(p.scenario.numerics.dtype);
     wire = element_bytes(dkv_wire_dtype(p.scenario.numerics));
+    const std::optional<Fp8>& fp8 = p.scenario.numerics.fp8;
+    const bool is_narrow = fp8 && fp8->recipe != Fp8Recipe::mxfp8 && fp8->kv_wire == Fp8KvWire::fp8;
+    input = is_narrow ? 1 : element;
+    exchanged = has_head_groups(p.scenario.parallel.comm_type) ? element : input;
     heads = attention.heads;
     kv_heads = attention.kv_heads;
     qk = attention.head_dim_qk;
@@ -104,8 +110,8 @@ int64_t exchange_forward(const Sizes& sizes, int64_t rank, int64_t group) {
   for (int64_t other = 0; other < group; ++other) {
     if (other == me) continue;
     const HeadShare share = head_share(sizes, other, group);
-    bytes += sizes.q_rows(rank) * share.size() * sizes.qk * sizes.element;
-    bytes += sizes.kv_rows(rank) * share.kv_heads * sizes.kv * sizes.element;
+    bytes += sizes.q_rows(rank) * share.size() * sizes.qk * sizes.exchanged;
+    bytes += sizes.kv_rows(rank) * share.kv_heads * sizes.kv * sizes.exchanged;
     bytes += sizes.q_rows(base + other) * own.size() * sizes.v * sizes.element;
   }
   return bytes;
@@ -118,7 +124,7 @@ int64_t exchange_backward(const Sizes& sizes, int64_t rank, int64_t group) {
   for (int64_t other = 0; other < group; ++other) {
     if (other == me) continue;
     const HeadShare share = head_share(sizes, other, group);
-    bytes += sizes.q_rows(rank) * share.size() * sizes.v * sizes.element;
+    bytes += sizes.q_rows(rank) * share.size() * sizes.v * sizes.exchanged;
     bytes += sizes.q_rows(base + other) * own.size() * sizes.qk * sizes.element;
     bytes += sizes.kv_rows(base + other) * sizes.kv *
              ((own.kv_heads - own.shared) * sizes.element + own.shared * sizes.wire);
@@ -132,7 +138,7 @@ int64_t ring_forward(const Sizes& sizes, const ByRank& rows, int64_t p, int64_t 
   const int64_t size = static_cast<int64_t>(rows.size());
   int64_t sent = 0;
   for (int64_t step = 0; step + 1 < size; ++step) sent += rows[((p - step) % size + size) % size];
-  return sent * kv_heads * sizes.kv * sizes.element;
+  return sent * kv_heads * sizes.kv * sizes.input;
 }
 
 int64_t ring_backward(const Sizes& sizes, const ByRank& rows, int64_t p, int64_t kv_heads) {
@@ -145,7 +151,7 @@ int64_t ring_backward(const Sizes& sizes, const ByRank& rows, int64_t p, int64_t
     if (step + 1 < size) kv_sent += rows[source];
     if (late || step + 1 < size) dkv_sent += rows[source];
   }
-  return kv_heads * sizes.kv * (kv_sent * sizes.element + dkv_sent * sizes.wire);
+  return kv_heads * sizes.kv * (kv_sent * sizes.input + dkv_sent * sizes.wire);
 }
 
 struct Expected {
@@ -192,7 +198,7 @@ Expected closed_form_ring(const Sizes& sizes, int64_t group) {
     if (has_windows(parallel.comm_type)) {
       const DoubleRingRows sent = rows_in_double_ring(rows, r / group, parallel.ring_window);
       const int64_t row = kv_heads * sizes.kv;
-      forward = (sent.once_inside + sent.once_across) * row * sizes.element;
+      forward = (sent.once_inside + sent.once_across) * row * sizes.input;
       backward = forward + row * (sent.home_inside * std::max<int64_t>(4, sizes.wire) +
                                   sent.home_across * sizes.wire);
     } else {
@@ -216,7 +222,7 @@ Expected closed_form_queries_back(const Sizes& sizes) {
   const Parallel& parallel = sizes.plan.scenario.parallel;
   const bool is_double = has_windows(parallel.comm_type);
   const int64_t statistic = sizes.plan.scenario.numerics.dtype == Dtype::fp64 ? 8 : 4;
-  const int64_t there = (sizes.qk + sizes.v) * sizes.element + 2 * statistic;
+  const int64_t there = (sizes.qk + sizes.v) * sizes.input + 2 * statistic;
   ByRank rows;
   for (int64_t r = 0; r < sizes.ranks; ++r) rows.push_back(sizes.q_rows(r));
   Expected expected = closed_form_ring(sizes, 1);
@@ -238,7 +244,7 @@ Expected closed_form_gather(const Sizes& sizes) {
   int64_t all_rows = 0;
   for (int64_t r = 0; r < sizes.ranks; ++r) all_rows += sizes.kv_rows(r);
   for (int64_t r = 0; r < sizes.ranks; ++r) {
-    const int64_t gather = (sizes.ranks - 1) * sizes.kv_rows(r) * row_elements * sizes.element;
+    const int64_t gather = (sizes.ranks - 1) * sizes.kv_rows(r) * row_elements * sizes.input;
     expected.forward.push_back(gather);
     expected.backward.push_back((refetch ? gather : 0) +
                                 (all_rows - sizes.kv_rows(r)) * row_elements * sizes.wire +
@@ -255,9 +261,9 @@ struct MovingQuery {
     const Numerics& numerics = sizes.plan.scenario.numerics;
     const bool is_wide = sizes.plan.scenario.parallel.partial_wire == WireFormat::fp32;
     const int64_t statistic = numerics.dtype == Dtype::fp64 ? 8 : 4;
-    to_compute = sizes.qk * sizes.element;
+    to_compute = sizes.qk * sizes.input;
     back = sizes.v * (is_wide && numerics.dtype != Dtype::fp64 ? 4 : sizes.element) + statistic;
-    to_gradients = (sizes.qk + sizes.v) * sizes.element + 2 * statistic;
+    to_gradients = (sizes.qk + sizes.v) * sizes.input + 2 * statistic;
     gradient_back = sizes.qk * sizes.wire;
   }
 };
@@ -365,10 +371,10 @@ Expected closed_form_moving(const Sizes& sizes, const RowsSent& sent) {
   for (size_t r = 0; r < sent.q.size(); ++r) {
     expected.forward.push_back(sizes.heads *
                                    (sent.q[r] * query.to_compute + work.q[r] * query.back) +
-                               sent.kv[r] * kv_row * sizes.element);
+                               sent.kv[r] * kv_row * sizes.input);
     expected.backward.push_back(
         sizes.heads * (sent.q[r] * query.to_gradients + work.q[r] * query.gradient_back) +
-        kv_row * (sent.kv[r] * sizes.element + work.kv[r] * sizes.wire));
+        kv_row * (sent.kv[r] * sizes.input + work.kv[r] * sizes.wire));
   }
   return expected;
 }
@@ -496,9 +502,8 @@ CheckResult check_cast_bytes(const Plan& plan) {
     return broken("bytes", fmt::format("{} KV bytes are necessary, {} move", necessary, kv));
   if (auto text = check_queries_see(plan)) return broken("bytes", *text);
   const Numerics& numerics = plan.scenario.numerics;
-  const int64_t expected_dkv = numerics.backward ? kv / element_bytes(numerics.dtype) *
-                                                       element_bytes(dkv_wire_dtype(numerics))
-                                                 : 0;
+  const Sizes sizes(plan);
+  const int64_t expected_dkv = numerics.backward ? kv / sizes.input * sizes.wire : 0;
   const int64_t expected_kv =
       numerics.backward && plan.scenario.parallel.backward_kv == BackwardKv::refetch ? kv : 0;
   if (dkv != expected_dkv || refetched != expected_kv) {

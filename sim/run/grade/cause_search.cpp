@@ -1,5 +1,6 @@
 #include "sim/run/grade/cause_search.h"
 
+#include "sim/run/grade/fp8_causes.h"
 #include "sim/run/grade/merged_rows.h"
 #include "sim/run/grade/row_moves_search.h"
 #include "sim/run/grade/row_predictor.h"
@@ -57,6 +58,7 @@ class Search {
     if (auto error = try_rounded_merges()) return error;
     if (named_.empty()) {
       look_at_values();
+      if (auto error = try_fp8()) return error;
       if (auto error = try_suspects()) return error;
     }
     name_causes();
@@ -120,6 +122,8 @@ class Search {
         continue;
       WrongTensor found = find_wrong_rows(tensor, seen, exact, dtype, side, tokens,
                                           valid_ids(plan_.layout.slots, side), sizes);
+      // In 8 bits errors are so large that many mistakes explain a slightly wrong row.
+      if (plan_.scenario.numerics.fp8) found.nearer = 0.5;
       if (!found.wrong.empty() && !is_convention(found)) tensors_.push_back(std::move(found));
     }
   }
@@ -159,7 +163,8 @@ class Search {
     constexpr double kMostBudgets = 16.0;
     const Numerics& numerics = plan_.scenario.numerics;
     const bool is_narrow = numerics.dtype == Dtype::bf16 || numerics.dtype == Dtype::fp16;
-    if (!is_narrow || numerics.accumulate == Accumulate::dtype || search_.rows != nullptr)
+    if (!is_narrow || numerics.fp8 || numerics.accumulate == Accumulate::dtype ||
+        search_.rows != nullptr)
       return std::nullopt;
     for (const TensorGrade& tensor : grade_.tensors)
       if (tensor.has_failed() && !(tensor.rel_l2 <= kMostBudgets * tensor.budget))
@@ -215,6 +220,20 @@ class Search {
         explanations_.back().fits[t] = found.fits.front();
       }
     }
+  }
+
+  /// Mistakes that runs in 8 bits are known for.
+  std::optional<Error> try_fp8() {
+    if (!has_pairs()) return std::nullopt;
+    Result<std::optional<Explanation>> stale =
+        find_stale_scale(toolbox_, plan_, inputs_, search_, tensors_);
+    if (!stale) return stale.error();
+    if (stale.value()) explanations_.push_back(*std::move(stale).value());
+    Result<std::optional<Explanation>> kept =
+        find_shares_kept(toolbox_, plan_, inputs_, search_, maker_, tensors_);
+    if (!kept) return kept.error();
+    if (kept.value()) explanations_.push_back(*std::move(kept).value());
+    return std::nullopt;
   }
 
   bool has_pairs() const { return inputs_.k.shape[0] > 0 && inputs_.q.shape[0] > 0; }

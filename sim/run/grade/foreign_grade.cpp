@@ -2,6 +2,7 @@
 
 #include "sim/base/bit_cast.h"
 #include "sim/run/dtype.h"
+#include "sim/run/fp8_history.h"
 #include "sim/run/grade/cause_search.h"
 #include "sim/run/grade/sample.h"
 #include "sim/run/grade/share_search.h"
@@ -223,6 +224,7 @@ Result<RunInputs> find_inputs(const Plan& plan, ForeignRecord& record, ForeignGr
       graded.inputs.push_back(note);
     }
   }
+  inputs.fp8 = history_of_record(plan.scenario, inputs);
   graded.uses_own_inputs = std::any_of(graded.inputs.begin(), graded.inputs.end(),
                                        [](const InputNote& note) { return note.different > 0; });
   return inputs;
@@ -449,9 +451,11 @@ std::optional<Error> grade_whole(const Toolbox& toolbox, const Plan& plan, Forei
   if (!verdict) return verdict.error();
   Answer answer = take_answer(record);
   if (options.ignores_padding) clear_padding(plan.layout.slots, answer);
-  graded.grade = grade_answer(
-      plan, inputs, answer, verdict.value(),
-      {.keeps_row_budgets = true, .leaves_out_absent = true, .budgets = options.budgets});
+  graded.grade = grade_answer(plan, inputs, answer, verdict.value(),
+                              {.keeps_row_budgets = true,
+                               .leaves_out_absent = true,
+                               .budgets = options.budgets,
+                               .has_unknown_scales = true});
   const Answer& exact = verdict.value().exact;
   if (auto error =
           search_shares(toolbox, plan, inputs, answer,

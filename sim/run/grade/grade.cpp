@@ -1,6 +1,5 @@
 #include "sim/run/grade/grade.h"
 
-#include "sim/base/id_vector.h"
 #include "sim/run/dtype.h"
 #include "sim/run/grade/bias_rows.h"
 #include "sim/run/grade/probe_parts.h"
@@ -9,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <map>
 #include <numeric>
 #include <utility>
 
@@ -192,6 +190,9 @@ class AnswerGrader {
       : attention_(plan.scenario.attention),
         dtype_(plan.scenario.numerics.dtype),
         leaves_out_absent_(options.leaves_out_absent),
+        knows_quantised_(!verdict.of_quantised.out.values.empty()),
+        knows_scales_(!options.has_unknown_scales),
+        judges_quantised_(knows_quantised_ && knows_scales_ && attention_.rope_theta == 0),
         budgets_(options.budgets),
         inputs_(inputs),
         verdict_(verdict),
@@ -218,7 +219,7 @@ class AnswerGrader {
     // A logit with the error of one rounding of q and k changes lse by the same amount.
     add({.name = "lse",
          .seen = lse,
-         .exact = exact.lse,
+         .exact = logits_truth().lse,
          .plain = plain.lse,
          .magnitude = 1 + logit(),
          .rounded_to = unrounded(),
@@ -231,7 +232,7 @@ class AnswerGrader {
   }
 
   void grade_max_logit(const std::vector<double>& seen) {
-    const std::vector<double>& exact = verdict_.exact.max_logit;
+    const std::vector<double>& exact = logits_truth().max_logit;
     add_by_head("max_logit", seen, exact, verdict_.plain.max_logit, 1 + logit(),
                 std::vector<double>(exact.size(), turned()));
   }
@@ -329,12 +330,44 @@ class AnswerGrader {
     return delta_errors(inputs_.d_out, {tokens, seen.out, seen.lse}, dtype_);
   }
 
-  Grade finish() {
+  Grade finish(const Answer& seen) {
+    if (knows_quantised_) part_errors(seen);
     grade_.conclude();
     return std::move(grade_);
   }
 
  private:
+  /// lse and the largest logit follow from q and k alone: with dtype fp8 they are those of the
+  /// quantised q and k, to fp32. RoPE may be computed in other ways before it is quantised.
+  const Answer& logits_truth() const {
+    return judges_quantised_ ? verdict_.of_quantised : verdict_.exact;
+  }
+
+  /// Parts the errors of the format and of the implementation.
+  void part_errors(const Answer& seen) {
+    const Answer &exact = verdict_.exact, &quantised = verdict_.of_quantised;
+    for (const auto tensor : {&Answer::out, &Answer::lse, &Answer::dq, &Answer::dk, &Answer::dv}) {
+      TensorGrade* grade = grade_.find((exact.*tensor).name);
+      if (grade == nullptr || (seen.*tensor).values.size() != (exact.*tensor).values.size())
+        continue;
+      grade->parted = {
+          .format = distance((quantised.*tensor).values, (exact.*tensor).values),
+          .implementation = distance((seen.*tensor).values, (quantised.*tensor).values),
+          .knows_scales = knows_scales_,
+          .is_judged = tensor == &Answer::lse && judges_quantised_};
+    }
+  }
+  /// |a - b| over |b|, of the values that are finite in both.
+  static double distance(const std::vector<double>& a, const std::vector<double>& b) {
+    double apart = 0, whole = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (!std::isfinite(a[i]) || !std::isfinite(b[i])) continue;
+      apart += (a[i] - b[i]) * (a[i] - b[i]);
+      whole += b[i] * b[i];
+    }
+    return whole > 0 ? std::sqrt(apart / whole) : apart > 0 ? HUGE_VAL : 0.0;
+  }
+
   void add(const Compared& sides) {
     if (leaves_out_absent_ && sides.seen.values.empty()) return;
     Compared widened = sides;
@@ -421,6 +454,9 @@ class AnswerGrader {
   const Attention& attention_;
   const Dtype dtype_;
   const bool leaves_out_absent_;
+  const bool knows_quantised_;  // dtype fp8: the exact answer of the quantised inputs is there
+  const bool knows_scales_;
+  const bool judges_quantised_;  // and is the truth for lse and max_logit
   const std::vector<WidenedBudget> budgets_;
   const RunInputs& inputs_;
   const Verdict& verdict_;
@@ -451,7 +487,7 @@ Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answ
     grader.grade_sinks(answer.d_sink, errors, verdict.exact.lse);
     grader.grade_bias(answer.dbias, errors);
   }
-  return grader.finish();
+  return grader.finish(answer);
 }
 
 Grade grade_judged_rows(const Plan& plan, const RunInputs& inputs, const Answer& answer,
@@ -461,16 +497,16 @@ Grade grade_judged_rows(const Plan& plan, const RunInputs& inputs, const Answer&
   AnswerGrader grader(plan, inputs, verdict, options);
   grader.grade_forward(pick_rows(answer.out, rows.query_tokens),
                        pick_rows(answer.lse, rows.query_tokens), queries);
-  if (!plan.scenario.numerics.backward) return grader.finish();
+  if (!plan.scenario.numerics.backward) return grader.finish(answer);
   grader.grade_dq(pick_rows(answer.dq, rows.query_tokens), queries,
                   grader.judged_delta_errors(queries));
-  if (verdict.exact.dk.values.empty()) return grader.finish();
+  if (verdict.exact.dk.values.empty()) return grader.finish(answer);
   const std::vector<double> errors = grader.own_delta_errors(answer);
   grader.grade_keys(pick_rows(answer.dk, rows.key_tokens), pick_rows(answer.dv, rows.key_tokens),
                     row_places_of(plan, Side::kv, &rows.key_tokens), errors,
                     root_mean_square(answer.lse.values));
   grader.grade_sinks(answer.d_sink, errors, answer.lse);
-  return grader.finish();
+  return grader.finish(answer);
 }
 
 std::string_view to_name(Judgement value) {

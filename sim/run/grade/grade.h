@@ -63,6 +63,7 @@ struct GradeOptions {
   bool keeps_row_budgets = false;  // stores a float for every row of every tensor
   bool leaves_out_absent = false;  // tensors that the answer lacks are not failures
   std::vector<WidenedBudget> budgets = {};
+  bool has_unknown_scales = false;  // dtype fp8: what was quantised with which scales is a guess
 };
 
 /// Grades an answer against the oracle's. A tensor passes when it has no NaN, is -inf exactly where

@@ -55,10 +55,18 @@ struct TensorGrade {
   double rel_l2 = 0.0;
   double worst_row_rel_l2 = 0.0;  // over the length of the row, or of its terms where they cancel
   double worst_row_excess = 0.0;  // the worst row's error over its allowed one; fails above 1
-  double budget = 0.0;      // for rel_l2: twice the error of the plain run, a few roundings of
-                            // the accumulator, and a random allowance if rows are few
-  double budget_l2 = 0.0;   // the same as a length, allowed |seen - exact|2; of a sample:
-                            // scaled up to the whole tensor
+  double budget = 0.0;     // for rel_l2: twice the error of the plain run, a few roundings of
+                           // the accumulator, and a random allowance if rows are few
+  double budget_l2 = 0.0;  // the same as a length, allowed |seen - exact|2; of a sample:
+                           // scaled up to the whole tensor
+  /// dtype fp8: |exact of the quantised inputs - exact| over |exact|, the error of the format, and
+  /// |seen - exact of the quantised inputs| over the latter, that of the implementation.
+  struct Parted {
+    double format = 0.0, implementation = 0.0;
+    bool knows_scales = true;  // false: the inputs may have been quantised with other scales
+    bool is_judged = false;    // rel_l2 is the implementation's: the tensor has no other error
+  };
+  std::optional<Parted> parted = std::nullopt;
   bool is_widened = false;  // the caller's budget is used, which is wider than the earned one
   int64_t nan = 0;
   int64_t infinite = 0;   // values that are infinite where the row must hold numbers

@@ -99,7 +99,7 @@ double WrongTensor::excess(const JudgedRow& row, std::span<const double> predict
 
 bool WrongTensor::explains(const JudgedRow& row, std::span<const double> predicted) const {
   return excess(row, predicted) <= 1 &&
-         row_distance(row.seen, predicted) < row_distance(row.seen, row.exact);
+         row_distance(row.seen, predicted) < nearer * row_distance(row.seen, row.exact);
 }
 
 WrongTensor find_wrong_rows(const TensorGrade& tensor, const Tensor& seen, const Tensor& exact,

@@ -30,6 +30,7 @@ struct WrongTensor {
   int64_t lanes = 1;
   std::optional<Dtype> narrow = {};  // all values fit this type, which is narrower than their own
   std::vector<JudgedRow> all_wrong = {};
+  double nearer = 1.0;      // a prediction must be nearer than this times the right values
   bool is_padding = false;  // all valid rows are right, and the wrong ones are padding
   std::vector<JudgedRow> wrong = {}, right = {};
 

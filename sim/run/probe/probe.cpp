@@ -310,6 +310,7 @@ Scenario probe_scenario(const Scenario& scenario) {
   Scenario probe = without_score_terms(scenario);
   probe.numerics.backward = false;
   probe.numerics.accumulate = Accumulate::fp32;
+  probe.numerics.fp8.reset();
   return probe;
 }
 

@@ -52,7 +52,9 @@ struct ProbeReport {
 /// element that codes a key's bucket, out times that number is the number of keys seen in each
 /// bucket. Buckets hold at most 128 keys, and fewer if partial results may be rounded to the dtype
 /// at every merge, so that the dtype counts them exactly. There is one run for each digit of a
-/// key's number. A last run codes the KV head's number. `plan` must be the plan of probe_scenario.
+/// key's number. A last run codes the KV head's number. `plan` must be the plan of probe_scenario,
+/// whose dtype is bf16 for fp8: 8 bits hold no numbers of keys, and where keys go does not depend
+/// on it.
 Result<ProbeReport> probe_plan(const CheckedPlan& plan, Executor& executor,
                                const MaskWitness& witness);
 

@@ -264,6 +264,7 @@ Scenario coded_probe_scenario(const Scenario& scenario) {
   probe.attention.softcap = 0;
   probe.numerics.accumulate = Accumulate::fp32;
   probe.numerics.dkv_wire = WireFormat::fp32;
+  probe.numerics.fp8.reset();
   return probe;
 }
 

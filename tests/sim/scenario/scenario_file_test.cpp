@@ -232,15 +232,38 @@ TEST(ScenarioFile, RefusesByNameWhatIsNotComputedYet) {
     expect_contains(parse_invalid(text, ErrorKind::refused), reason);
   };
   ScenarioText text;
-  text.numerics = "dtype = \"fp8\"\n";
-  refuse(text, "lesson.toml:10:9: FP8 is not supported");
-  text.numerics = "";
   for (const auto& [line, reason] :
        {std::pair{"dropout = 0.1\ndropout_mode = \"framework\"",
                   "A draw of its own for each compute item is not supported"}}) {
     text = {};
     text.attention += std::string(line) + "\n";
     refuse(text, reason);
+  }
+  for (const char* line :
+       {"alibi = true", "bias = \"1hss\"", "dropout = 0.1", "kv_heads = 1\nlatent_dim = 64"}) {
+    text = {};
+    text.attention += std::string(line) + "\n";
+    text.numerics = "dtype = \"fp8\"\n";
+    refuse(text, "with dtype fp8 is not supported");
+  }
+}
+
+TEST(ScenarioFile, ReadsFp8AsADtypeWithATableOfItsOwn) {
+  ScenarioText text;
+  text.numerics = "dtype = \"fp8\"\n";
+  const Numerics plain = parse_valid(text).numerics;
+  EXPECT_EQ(plain.dtype, Dtype::bf16);
+  ASSERT_TRUE(plain.fp8);
+  EXPECT_EQ(*plain.fp8, Fp8{});
+  text.numerics += "[fp8]\nrecipe = \"mxfp8\"\nkv_wire = \"fp8\"\n";
+  EXPECT_EQ(parse_valid(text).numerics.fp8->kv_wire, Fp8KvWire::bf16);
+  for (const auto& [line, hint] :
+       {std::pair{"dtype = \"e4m3\"", "use dtype = \"fp8\""},
+        std::pair{"fp8_dpa = true", "use dtype = \"fp8\""},
+        std::pair{"fp8_recipe = \"delayed\"", "use recipe = \"delayed\" in [fp8]"},
+        std::pair{"fp8_format = \"hybrid\"", "use format = \"hybrid\" in [fp8]"}}) {
+    text.numerics = std::string(line) + "\n";
+    expect_contains(parse_invalid(text), hint);
   }
 }
 
@@ -277,9 +300,10 @@ TEST(ScenarioFile, ReadsLatentAttentionAndSaysWhatDoesNotFit) {
 
 TEST(ScenarioFile, IsBadInputWhenOnlyPartOfItIsRefused) {
   ScenarioText text;
-  text.numerics = "dtype = \"fp8\"\nseed = -1\n";
+  text.attention += "kv_heads = 1\nlatent_dim = 64\n";
+  text.numerics = "seed = -1\n";
   const std::string message = parse_invalid(text, ErrorKind::bad_input);
-  expect_contains(message, "FP8");
+  expect_contains(message, "Latent");
   expect_contains(message, "numerics.seed");
 }
 

@@ -1,0 +1,77 @@
+#include "sim/run/fp8_history.h"
+
+#include "sim/run/run_inputs.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace cpscope {
+namespace {
+
+/// Sizes of a tensor's valid rows.
+struct RowSizes {
+  double amax = 0.0;    // largest |element|
+  double length = 0.0;  // largest length of one head's row
+};
+
+RowSizes sizes_of(const Tensor& tensor, const BatchSlots& slots, Side side) {
+  RowSizes sizes;
+  if (tensor.values.empty()) return sizes;
+  const int64_t heads = tensor.shape[1], lanes = tensor.shape[2];
+  for (const SequenceSlot& sequence : slots.sequences) {
+    const SlotSide ids = sequence.side(side);
+    for (int64_t row = ids.valid_begin() * heads; row < ids.valid_end() * heads; ++row) {
+      double squares = 0;
+      for (int64_t i = row * lanes; i < (row + 1) * lanes; ++i) {
+        const double value = std::abs(tensor.values[static_cast<size_t>(i)]);
+        sizes.amax = std::max(sizes.amax, value);
+        squares += value * value;
+      }
+      sizes.length = std::max(sizes.length, std::sqrt(squares));
+    }
+  }
+  return sizes;
+}
+
+}  // namespace
+
+Fp8History history_of(const Scenario& scenario, const RunInputs& inputs) {
+  const Attention& attention = scenario.attention;
+  const RowSizes q = sizes_of(inputs.q, inputs.slots, Side::q),
+                 k = sizes_of(inputs.k, inputs.slots, Side::kv),
+                 v = sizes_of(inputs.v, inputs.slots, Side::kv),
+                 d_out = sizes_of(inputs.d_out, inputs.slots, Side::q);
+  int64_t longest = 1;
+  for (const SequenceSlot& sequence : inputs.slots.sequences)
+    longest = std::max(longest, sequence.q_valid);
+  const double readers =
+      std::sqrt(static_cast<double>(longest * (attention.heads / attention.kv_heads)));
+  Fp8History history;
+  history.qkv = std::max({q.amax, k.amax, v.amax});
+  history.d_out = d_out.amax;
+  history.out = v.amax;
+  history.d_logits = attention.effective_scale() * d_out.length * v.length / 2;
+  history.dq = 4 * history.d_logits * k.amax;
+  history.dk = history.d_logits * q.amax * readers;
+  history.dv = d_out.amax * readers;
+  return history;
+}
+
+Fp8History history_before(const Scenario& scenario, const BatchSlots& slots) {
+  if (!scenario.numerics.fp8 || scenario.numerics.fp8->recipe == Fp8Recipe::mxfp8) return {};
+  Scenario before = scenario;
+  before.numerics.fp8.reset();  // that step needs no history
+  --before.numerics.seed;
+  Fp8History history = history_of(before, make_run_inputs(before, slots, false));
+  if (scenario.numerics.fp8->recipe == Fp8Recipe::current) history.qkv = history.d_out = 0;
+  return history;
+}
+
+Fp8History history_of_record(const Scenario& scenario, const RunInputs& inputs) {
+  if (!scenario.numerics.fp8 || scenario.numerics.fp8->recipe == Fp8Recipe::mxfp8) return {};
+  Fp8History history = history_of(scenario, inputs);
+  history.qkv = history.d_out = 0;
+  return history;
+}
+
+}  // namespace cpscope
