@@ -49,8 +49,8 @@ TEST(PlanDocumentCommand, ProvesWhatPlanPrints) {
 TEST(PlanDocumentCommand, IsTakenWhereverAScenarioIs) {
   for (const bool is_custom : {false, true}) {
     // Clusters have times of 16 and 32 bits.
-    std::string file = write_plan("taken", "cp_size = 4\ncp_comm_type = \"token_ring\"",
-                                  "dtype = \"fp32\"");
+    std::string file =
+        write_plan("taken", "cp_size = 4\ncp_comm_type = \"token_ring\"", "dtype = \"fp32\"");
     const json own = json::parse(run_cpscope("run " + file + " --json").out);
     if (is_custom) file = call_custom(file);
     const ProgramRun ran =

@@ -13,8 +13,7 @@ Answer answer_of(const Plan& plan, const Scenario& other, const RunInputs& input
   Answer answer = reference::plain_answer(other, inputs, {});
   const bool lacks_dbias = plan.scenario.attention.bias != BiasShape::none &&
                            plan.scenario.numerics.backward && answer.dbias.values.empty();
-  if (lacks_dbias)
-    answer.dbias = make_filled_tensor("dbias", inputs.bias.shape, Dtype::fp32, 0.0);
+  if (lacks_dbias) answer.dbias = make_filled_tensor("dbias", inputs.bias.shape, Dtype::fp32, 0.0);
   return answer;
 }
 
@@ -40,8 +39,7 @@ Answer plant_local_columns(const Plan& plan, const RunInputs& inputs) {
     const TokenPlace& place = places[id];
     if (place.sequence < 0) continue;
     for (int64_t row = 0; row < bias.shape[2] * bias.shape[1]; ++row) {
-      const int64_t first =
-          (place.sequence * bias.shape[1] * bias.shape[2] + row) * bias.shape[3];
+      const int64_t first = (place.sequence * bias.shape[1] * bias.shape[2] + row) * bias.shape[3];
       other.bias.values[static_cast<size_t>(first + place.position)] =
           bias.values[static_cast<size_t>(first + place.local_of_slot)];
     }

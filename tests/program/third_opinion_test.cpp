@@ -65,6 +65,9 @@ TEST(ThirdOpinion, TorchAgreesWithTheShippedScenariosInDoublePrecision) {
     ASSERT_TRUE(loaded.ok()) << file;
     // A record holds no positions of a file.
     if (!loaded.value().scenario.batch.positions_file.empty()) continue;
+    // The third opinion knows neither 8 bits nor values that are a part of the keys.
+    if (loaded.value().scenario.numerics.fp8 || loaded.value().scenario.attention.latent_dim > 0)
+      continue;
     const auto& lengths = loaded.value().scenario.batch.lengths;
     const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
     if (tokens > static_cast<int64_t>(sweep(1024, 1 << 30))) continue;

@@ -131,8 +131,8 @@ Command add_compare(CLI::App& app, const Tools& tools) {
   add_json(compare, options->json);
   compare->footer(
       "Exit code 2 when no candidate can be recommended.\n"
-      "Examples: cpscope compare scenarios/packed_group_cast.toml --cluster h200x8\n"
-      "          cpscope compare my.toml --cluster h200_ib --search --out best.toml");
+      "Example: cpscope compare scenarios/packed_group_cast.toml --cluster h200x8\n"
+      "         cpscope compare my.toml --cluster h200_ib --search --out best.toml");
   return {compare, [options, tools] { return command_compare(*options, tools); }};
 }
 

@@ -300,10 +300,10 @@ TEST(ScenarioFile, ReadsLatentAttentionAndSaysWhatDoesNotFit) {
 
 TEST(ScenarioFile, IsBadInputWhenOnlyPartOfItIsRefused) {
   ScenarioText text;
-  text.attention += "kv_heads = 1\nlatent_dim = 64\n";
+  text.attention += "dropout = 0.1\ndropout_mode = \"framework\"\n";
   text.numerics = "seed = -1\n";
   const std::string message = parse_invalid(text, ErrorKind::bad_input);
-  expect_contains(message, "Latent");
+  expect_contains(message, "A draw of its own");
   expect_contains(message, "numerics.seed");
 }
 
