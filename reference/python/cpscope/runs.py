@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Sequence, cast
 
 from . import _core
 from ._errors import Complaint, RefusedError, UnavailableError, input_error
@@ -97,7 +97,7 @@ class Comparison:
         """The scenario split in the best way, with the order of tokens that a search has found; predicted times are
         those of `best`. Raises RefusedError when there is no best way."""
         from .scenario import Scenario
-        way = self._core.best_way()
+        way = cast("tuple[str, list[Any], list[Any]] | None", self._core.best_way())
         if way is None:
             raise RefusedError([Complaint("no candidate can be recommended", "", "text() says why")])
         text, ranks, kv_ranks = way
