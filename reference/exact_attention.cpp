@@ -76,10 +76,12 @@ void compute_exact_logits(const ExactHead& head, ExactBlock& block) {
   }
 }
 
-/// The weights that multiply values: those that dropout keeps, scaled.
-Rows<double> kept_weights(const ExactBlock& block) {
+/// The weights that multiply values: those that dropout keeps, scaled. Without dropout these are
+/// all weights, and nothing is copied; else the product is stored in `product`.
+const Rows<double>& kept_weights(const ExactBlock& block, Rows<double>& product) {
   if (block.kept.size() == 0) return block.weights;
-  return block.weights.cwiseProduct(block.kept);
+  product = block.weights.cwiseProduct(block.kept);
+  return product;
 }
 
 /// Log-sum-exp of the row's visible logits and the sink.
@@ -150,7 +152,8 @@ void write_out(const ExactHead& head, ExactBlock& block, Answer& answer, TermLen
   const auto values = head.values.middleRows(range.key_begin, range.keys());
   const auto squares = head.value_squares.segment(range.key_begin, range.keys());
   Rows<double> out(range.rows(), head.values.cols());
-  const Rows<double> kept = kept_weights(block);
+  Rows<double> product;
+  const Rows<double>& kept = kept_weights(block, product);
   out.noalias() = kept * values;
   for (int64_t row = 0; row < range.rows(); ++row) {
     const int64_t at = head.group.query_row(range.row_begin + row);
@@ -238,7 +241,8 @@ void run_exact_backward(const ExactHead& head, ExactBlock& block, KeyGradients& 
 
   if (head.group.wanted.queries) write_dq(head, range, d_logits, lengths, answer, terms);
   if (!head.group.has_key_gradients()) return;
-  const Rows<double> kept = kept_weights(block);
+  Rows<double> product;
+  const Rows<double>& kept = kept_weights(block, product);
   Rows<double>& dv = attention.latent_dim > 0 ? gradients.dk : gradients.dv;
   dv.middleRows(range.key_begin, range.keys()).leftCols(d_out.cols()).noalias() +=
       kept.transpose() * d_out;

@@ -200,8 +200,9 @@ void differentiate_tile(const TileSettings<T>& settings, const Band& tile, const
     const bool drops = terms != nullptr && terms->drops();
     const T kept = drops ? static_cast<T>(terms->numbers().scale) : T(1);
     if (drops) terms->drop(query, first, slope.data(), slope.size(), kept);
-    Lane<T> bias_slope(scratch.bias_slopes.data(), terms != nullptr ? slope.size() : 0);
-    if (terms != nullptr) bias_slope = slope - delta[query];
+    const bool wants_dbias = terms != nullptr && terms->wants_dbias();
+    Lane<T> bias_slope(scratch.bias_slopes.data(), wants_dbias ? slope.size() : 0);
+    if (wants_dbias) bias_slope = slope - delta[query];
     slope = (slope - delta[query]) * scale;
     // The derivative of softcap needs the logit, which the exponential overwrites.
     if (settings.softcap > 0) slope *= T(1) - (weight / cap).square();
@@ -209,7 +210,7 @@ void differentiate_tile(const TileSettings<T>& settings, const Band& tile, const
     weight -= lse[query * lse_stride];
     exponentiate_lanes(weight);
     slope *= weight;
-    if (terms != nullptr && terms->wants_dbias()) {
+    if (wants_dbias) {
       bias_slope *= weight;
       terms->add_dbias(query, first, bias_slope.data(), bias_slope.size());
     }

@@ -187,7 +187,8 @@ class AnswerGrader {
  public:
   AnswerGrader(const Plan& plan, const RunInputs& inputs, const Verdict& verdict,
                const GradeOptions& options)
-      : attention_(plan.scenario.attention),
+      : plan_(plan),
+        attention_(plan.scenario.attention),
         dtype_(plan.scenario.numerics.dtype),
         leaves_out_absent_(options.leaves_out_absent),
         knows_quantised_(!verdict.of_quantised.out.values.empty()),
@@ -201,8 +202,7 @@ class AnswerGrader {
         q_(root_mean_square(inputs.q.values)),
         k_(root_mean_square(inputs.k.values)),
         v_(root_mean_square(values_of(inputs).values)),
-        d_out_(root_mean_square(inputs.d_out.values)),
-        owners_(owners_of(plan, Side::q)) {}
+        d_out_(root_mean_square(inputs.d_out.values)) {}
 
   void grade_forward(const Tensor& out, const Tensor& lse, const RowPlaces& queries) {
     const Answer &exact = verdict_.exact, &plain = verdict_.plain;
@@ -311,7 +311,8 @@ class AnswerGrader {
          .carried = carry_to_bias(errors, inputs_, attention_, verdict_.exact.dbias.shape)});
     TensorGrade* grade = grade_.find("dbias");
     if (grade != nullptr)
-      name_bias_row(inputs_.slots, owners_, verdict_.exact.dbias.shape, grade->worst);
+      name_bias_row(inputs_.slots, owners_of(plan_, Side::q), verdict_.exact.dbias.shape,
+                    grade->worst);
   }
 
   /// For the judged rows, from the exact and the plain out.
@@ -451,6 +452,7 @@ class AnswerGrader {
   }
 
   static const std::vector<double> kNoTerms;
+  const Plan& plan_;
   const Attention& attention_;
   const Dtype dtype_;
   const bool leaves_out_absent_;
@@ -462,7 +464,6 @@ class AnswerGrader {
   const Verdict& verdict_;
   const TensorGrader grader_;
   const double q_, k_, v_, d_out_;
-  const std::vector<int32_t> owners_;  // [packed padded id of a query]
   Grade grade_;
 };
 
