@@ -149,7 +149,7 @@ class Passed:
 
 
 class Progress:
-    """One line that changes on a terminal, a line now and then elsewhere."""
+    """One line that changes on a terminal, a line now and then elsewhere; a failure is named when it happens."""
 
     def __init__(self):
         self.is_terminal = sys.stderr.isatty()
@@ -157,7 +157,10 @@ class Progress:
         self.shown = time.monotonic()
 
     def show(self, done, total, name, status):
-        self.failed += status not in ("Passed", "Skipped")
+        if status not in ("Passed", "Skipped"):
+            self.failed += 1
+            self.end()
+            print(f"failed: {name}: {status}; its output follows at the end", file=sys.stderr, flush=True)
         failures = f", {self.failed} failed" if self.failed else ""
         if self.is_terminal:
             print(f"\r\033[Ktests {done}/{total}{failures} {name}"[:110], end="", file=sys.stderr, flush=True)
