@@ -192,8 +192,11 @@ TensorGrader::Weighed TensorGrader::weigh(const Compared& sides) const {
     sums.plain = std::isfinite(plain) ? plain * plain : 0.0;
     sums.norm = norm * norm;
     sums.elements = static_cast<double>(lanes);
-    // Empty rows have no expected error.
-    if (norm > 0) {
+    // Empty rows have no expected error. Others may be exactly zero, as the gradients of a query
+    // that sees one key, and have that of the terms which cancel.
+    const bool may_err =
+        norm > 0 || (!sides.is_empty.empty() && !sides.is_empty[static_cast<size_t>(row)]);
+    if (may_err) {
       const double carried = sides.carried.empty() ? 0.0 : sides.carried[static_cast<size_t>(row)];
       sums.expected =
           std::pow(typical_rounding(sides.rounded_to), 2) * sums.norm + carried * carried;
