@@ -130,6 +130,7 @@ Parallel way_of(const Parallel& taken, Parallel own) {
   if (taken.layout == LayoutKind::lpt || taken.layout == LayoutKind::lpt_local)
     own.dispatch_chunk = taken.dispatch_chunk;
   if (taken.layout == LayoutKind::striped) own.stripe = taken.stripe;
+  own.group_rule = taken.group_rule;
   own.indices_file = taken.indices_file;
   own.imported = taken.imported;
   return own;

@@ -139,7 +139,10 @@ void add_pass(const Plan& plan, Direction direction, bool packs, IdVector<RankId
   IdVector<RankId, int64_t> now(plan.home.size());  // bytes
   const auto add = [&](RankId rank, int64_t bytes) { now[rank] += bytes; };
   const auto take = [&](RankId rank, int64_t bytes) { now[rank] -= bytes; };
-  const auto bytes_of = [&](const BufferSpec& spec) { return buffer_bytes(spec, plan.scenario); };
+  // Rows of a round are counted once, as those of the home buffers.
+  const auto bytes_of = [&](const BufferSpec& spec) {
+    return spec.role == BufferRole::round ? 0 : buffer_bytes(spec, plan.scenario);
+  };
   KeptPartials kept(plan, pass);
   const bool keeps = direction == Direction::forward && keeps_partials(plan.scenario.numerics);
   for (size_t s = 0; s < num_stages; ++s) {

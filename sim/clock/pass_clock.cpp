@@ -301,6 +301,19 @@ ClockTime PassClock::end() const {
   return last;
 }
 
+/// A round of cp_sizes begins on all ranks when the one before has ended on all: Megatron has a
+/// barrier there.
+void PassClock::wait_for_round(const Stage& before, const Stage& stage) {
+  if (rounds_.empty() || rounds_[static_cast<size_t>(to_index(before.step))] ==
+                             rounds_[static_cast<size_t>(to_index(stage.step))])
+    return;
+  const ClockTime barrier = end();
+  for (Lane& lane : lanes_) {
+    for (ClockTime* const stream : {&lane.compute, &lane.transfer, &lane.outer})
+      stream->raise(barrier);
+  }
+}
+
 PassTimeline PassClock::run() {
   PassTimeline result;
   if (pass_.stages.empty()) {
@@ -317,7 +330,10 @@ PassTimeline PassClock::run() {
   // know all transfers that slow a compute. Later rounds use the transfers of the round before.
   for (int round = 0; round < (slows ? kMostRounds : 1); ++round) {
     begin(round == 0 ? IdVector<RankId, Lane>() : std::move(lanes_));
-    for (const Stage& stage : pass_.stages) run_stage(stage);
+    for (size_t s = 0; s < pass_.stages.size(); ++s) {
+      if (s > 0) wait_for_round(pass_.stages[s - 1], pass_.stages[s]);
+      run_stage(pass_.stages[s]);
+    }
     const double now = end().us;
     if (std::abs(now - total_us) <= kSettled * now) break;
     total_us = now;

@@ -5,6 +5,7 @@
 #include "sim/clock/clock.h"
 #include "sim/clock/tile_work.h"
 #include "sim/plan/item_uses.h"
+#include "sim/plan/round_steps.h"
 
 #include <cstdint>
 #include <limits>
@@ -89,7 +90,8 @@ class PassClock {
         written_(plan.buffers.size()),
         read_(plan.buffers.size()),
         first_piece_us_(plan.buffers.size()),
-        exchanges_(plan.home.size()) {}
+        exchanges_(plan.home.size()),
+        rounds_(rounds_of_steps(plan, direction)) {}
 
   PassTimeline run();
 
@@ -97,6 +99,7 @@ class PassClock {
   using Lane = RankLane;
 
   void run_stage(const Stage& stage);
+  void wait_for_round(const Stage& before, const Stage& stage);
   void run_item(int64_t index, const TransferItem& item);  // only if its rows stay on their rank
   void run_item(int64_t index, const ReorderItem& item);
   void run_item(int64_t index, const ComputeItem& item);
@@ -203,6 +206,7 @@ class PassClock {
   std::vector<std::pair<int64_t, int64_t>> sent_;  // its items and their events
   std::vector<int64_t> before_;  // [event of this pass] the event that it waited for
   int64_t first_event_ = 0;
+  std::vector<int32_t> rounds_;  // [step] of cp_sizes; empty without
 };
 
 }  // namespace cpscope

@@ -40,23 +40,56 @@ void add_tokens(const Plan& plan, RankId rank, Side side, Json& json) {
   json[prefix + "_position"] = std::move(position);
 }
 
+using RunsOfRanks = std::span<const std::vector<TokenRun>>;
+
 /// Gather indices of one group of ranks.
-Json reorder_json(const Plan& plan, int32_t first_rank, int32_t count) {
-  const auto reorder_of = [&](Side side) {
-    return reorder_to_sequence(
-        std::span(plan.layout.runs(side).values())
-            .subspan(static_cast<size_t>(first_rank), static_cast<size_t>(count)));
-  };
-  const ReorderIndex q = reorder_of(Side::q);
+Json reorder_json(const Plan& plan, RunsOfRanks q_runs, RunsOfRanks kv_runs) {
+  const ReorderIndex q = reorder_to_sequence(q_runs);
   Json json;
   json["rank_to_sequence"] = expand(q.rank_to_sequence);
   json["sequence_to_rank"] = expand(q.sequence_to_rank);
   if (!plan.layout.same_kv) {
-    const ReorderIndex kv = reorder_of(Side::kv);
+    const ReorderIndex kv = reorder_to_sequence(kv_runs);
     json["kv_rank_to_sequence"] = expand(kv.rank_to_sequence);
     json["kv_sequence_to_rank"] = expand(kv.sequence_to_rank);
   }
   return json;
+}
+
+/// The same for ranks that exchange all of their rows.
+Json reorder_json(const Plan& plan, int32_t first_rank, int32_t count) {
+  const auto runs_of = [&](Side side) {
+    return std::span(plan.layout.runs(side).values())
+        .subspan(static_cast<size_t>(first_rank), static_cast<size_t>(count));
+  };
+  return reorder_json(plan, runs_of(Side::q), runs_of(Side::kv));
+}
+
+/// The groups of cp_sizes; with `full` and a2a also their gather indices, over rows of the round.
+Json rounds_json(const Plan& plan, bool full) {
+  const auto q_rows = rows_of_rounds(plan.layout, Side::q),
+             kv_rows = rows_of_rounds(plan.layout, Side::kv);
+  Json rounds = Json::array();
+  for (size_t k = 0; k < plan.layout.rounds.size(); ++k) {
+    Json groups = Json::array();
+    for (const CpGroup& group : plan.layout.rounds[k].groups) {
+      Json json{
+          {"first_rank", group.first_rank}, {"size", group.size}, {"sequences", group.sequences}};
+      std::vector<std::vector<TokenRun>> q, kv;
+      for (int32_t r = 0; r < group.size; ++r) {
+        const RankId rank{group.first_rank + r};
+        q.push_back(
+            slice_rows(plan.layout.q_runs[rank], q_rows[k][rank].begin, q_rows[k][rank].end));
+        kv.push_back(
+            slice_rows(plan.layout.kv_runs[rank], kv_rows[k][rank].begin, kv_rows[k][rank].end));
+      }
+      if (full && plan.scenario.parallel.comm_type == CommType::a2a)
+        json["a2a"] = reorder_json(plan, q, kv);
+      groups.push_back(std::move(json));
+    }
+    rounds.push_back({{"groups", std::move(groups)}});
+  }
+  return rounds;
 }
 
 Json buffer_json(const Plan& plan, BufferId id) {
@@ -195,8 +228,10 @@ Json layout_json(const Plan& plan, bool full) {
     }
     json["ranks"].push_back(std::move(rank));
   }
+  const bool is_in_rounds = has_rounds(plan.scenario.parallel);
+  if (is_in_rounds) json["rounds"] = rounds_json(plan, full);
   if (!full) return json;
-  if (plan.scenario.parallel.comm_type == CommType::a2a)
+  if (plan.scenario.parallel.comm_type == CommType::a2a && !is_in_rounds)
     json["a2a"] = reorder_json(plan, 0, plan.layout.cp_size);
   if (has_head_groups(plan.scenario.parallel.comm_type)) {
     Json groups = Json::array();

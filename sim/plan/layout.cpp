@@ -29,12 +29,13 @@ bool cuts_rows(const Scenario& scenario) {
   const LayoutKind kind = scenario.parallel.layout;
   const bool can_cut = kind == LayoutKind::contiguous || kind == LayoutKind::dual_chunk_packed ||
                        kind == LayoutKind::striped;
-  return kind == LayoutKind::dual_chunk || (can_cut && scenario.batch.qkv_format != QkvFormat::thd);
+  return kind == LayoutKind::dual_chunk ||
+         (can_cut &&
+          (scenario.batch.qkv_format != QkvFormat::thd || has_rounds(scenario.parallel)));
 }
 
-/// The number of tokens by which a buffer that is cut must be divisible.
-int64_t cut_multiple(const Parallel& parallel) {
-  const int64_t ranks = parallel.cp_size;
+/// The number of tokens by which a buffer that so many ranks share must be divisible.
+int64_t cut_multiple(const Parallel& parallel, int64_t ranks) {
   switch (parallel.layout) {
     case LayoutKind::dual_chunk:
     case LayoutKind::dual_chunk_packed:
@@ -48,7 +49,7 @@ int64_t cut_multiple(const Parallel& parallel) {
 
 PaddingRule padding_rule_of_layout(const Scenario& scenario) {
   const Parallel& parallel = scenario.parallel;
-  const int64_t ranks = parallel.cp_size, cut = cut_multiple(parallel);
+  const int64_t ranks = parallel.cp_size, cut = cut_multiple(parallel, ranks);
   if (cuts_rows(scenario)) return {cut, 1, 1};
   switch (parallel.layout) {
     case LayoutKind::dual_chunk:
@@ -71,6 +72,17 @@ PaddingRule padding_rule(const Scenario& scenario) {
   PaddingRule rule = padding_rule_of_layout(scenario);
   rule.slot_multiple = std::lcm(rule.slot_multiple, scenario.batch.slot_multiple);
   return rule;
+}
+
+/// [sequence] How many ranks share each sequence.
+std::vector<int32_t> ranks_of_sequences(const Scenario& scenario, const Layout& layout) {
+  std::vector<int32_t> ranks(scenario.batch.lengths.size(), scenario.parallel.cp_size);
+  for (const CpRound& round : layout.rounds) {
+    for (const CpGroup& group : round.groups) {
+      for (const int64_t s : group.sequences) ranks[static_cast<size_t>(s)] = group.size;
+    }
+  }
+  return ranks;
 }
 
 /// The keys of a file that set slots, likeliest first. `entry` is "[3]" for one sequence, "" for
@@ -101,31 +113,36 @@ bool fits(const Scenario& scenario, int64_t value, int64_t multiple) {
 }
 
 Error misfit(const Scenario& scenario, std::string_view what, int64_t value, int64_t multiple,
-             std::vector<std::string> keys) {
+             int32_t ranks, std::vector<std::string> keys) {
   return make_refusal(
       fmt::format("{} is not divisible by {}, which layout {} on {} ranks requires: {}", what,
-                  multiple, to_name(scenario.parallel.layout), scenario.parallel.cp_size, value),
+                  multiple, to_name(scenario.parallel.layout), ranks, value),
       fmt::format("use {}, or set pad_between_seqs = true", round_up(value, multiple)),
       std::move(keys));
 }
 
-std::optional<Error> add_slots(const Scenario& scenario, const PaddingRule& rule,
-                               BatchSlots& slots) {
+std::optional<Error> add_slots(const Scenario& scenario, const PaddingRule& rule, Layout& layout) {
   const Batch& batch = scenario.batch;
+  const std::vector<int32_t> ranks = ranks_of_sequences(scenario, layout);
+  BatchSlots& slots = layout.slots;
   for (size_t s = 0; s < batch.lengths.size(); ++s) {
-    if (!fits(scenario, batch.slots[s], rule.slot_multiple))
-      return misfit(scenario, fmt::format("the slot of sequence {}", s), batch.slots[s],
-                    rule.slot_multiple, slot_keys(batch, Side::q, s));
-    if (!fits(scenario, batch.kv_slots[s], rule.slot_multiple))
+    const int64_t multiple =
+        has_rounds(scenario.parallel)
+            ? std::lcm(cut_multiple(scenario.parallel, ranks[s]), batch.slot_multiple)
+            : rule.slot_multiple;
+    if (!fits(scenario, batch.slots[s], multiple))
+      return misfit(scenario, fmt::format("the slot of sequence {}", s), batch.slots[s], multiple,
+                    ranks[s], slot_keys(batch, Side::q, s));
+    if (!fits(scenario, batch.kv_slots[s], multiple))
       return misfit(scenario, fmt::format("the kv slot of sequence {}", s), batch.kv_slots[s],
-                    rule.slot_multiple, slot_keys(batch, Side::kv, s));
+                    multiple, ranks[s], slot_keys(batch, Side::kv, s));
     SequenceSlot sequence;
     sequence.q_begin = slots.tokens;
     sequence.q_valid = batch.lengths[s];
-    sequence.q_slot = round_up(batch.slots[s], rule.slot_multiple);
+    sequence.q_slot = round_up(batch.slots[s], multiple);
     sequence.kv_begin = slots.kv_tokens;
     sequence.kv_valid = batch.kv_lengths[s];
-    sequence.kv_slot = round_up(batch.kv_slots[s], rule.slot_multiple);
+    sequence.kv_slot = round_up(batch.kv_slots[s], multiple);
     if (batch.pad_side == PadSide::left) {
       sequence.q_front = sequence.q_slot - sequence.q_valid;
       sequence.kv_front = sequence.kv_slot - sequence.kv_valid;
@@ -151,10 +168,10 @@ std::optional<Error> add_tail(const Scenario& scenario, const PaddingRule& rule,
   if (is_lpt && !scenario.batch.pad_between_seqs) return std::nullopt;
   if (!fits(scenario, slots.tokens, rule.q_multiple))
     return misfit(scenario, "the packed buffer", slots.tokens, rule.q_multiple,
-                  slot_keys(scenario.batch, Side::q));
+                  scenario.parallel.cp_size, slot_keys(scenario.batch, Side::q));
   if (!fits(scenario, slots.kv_tokens, rule.kv_multiple))
     return misfit(scenario, "the packed kv buffer", slots.kv_tokens, rule.kv_multiple,
-                  slot_keys(scenario.batch, Side::kv));
+                  scenario.parallel.cp_size, slot_keys(scenario.batch, Side::kv));
   slots.tokens = round_up(slots.tokens, rule.q_multiple);
   slots.kv_tokens = round_up(slots.kv_tokens, rule.kv_multiple);
   if (slots.tokens > kMaxTokens || slots.kv_tokens > kMaxTokens) {
@@ -169,46 +186,73 @@ std::optional<Error> add_tail(const Scenario& scenario, const PaddingRule& rule,
 
 using RunsByRank = IdVector<RankId, std::vector<TokenRun>>;
 
-/// Assigns the r-th part of a buffer to rank r.
-void assign_contiguous(int64_t begin, int64_t tokens, int64_t ranks, RunsByRank& runs) {
-  for (int32_t r = 0; r < ranks; ++r)
-    append_run(runs[RankId{r}], {begin + tokens * r / ranks, begin + tokens * (r + 1) / ranks, 1});
+/// Consecutive ranks that share a buffer.
+struct RankSpan {
+  int32_t first = 0;
+  int64_t count = 0;
+
+  RankId at(int32_t r) const { return RankId{first + r}; }
+};
+
+/// Assigns the r-th part of a buffer to the r-th rank.
+void assign_contiguous(int64_t begin, int64_t tokens, RankSpan ranks, RunsByRank& runs) {
+  for (int32_t r = 0; r < ranks.count; ++r)
+    append_run(runs[ranks.at(r)],
+               {begin + tokens * r / ranks.count, begin + tokens * (r + 1) / ranks.count, 1});
 }
 
-/// Assigns chunks r and 2P-1-r of a slot of 2P equal chunks to rank r (load-balanced causal
-/// attention of Megatron, TransformerEngine, PyTorch's head-tail).
-void assign_dual_chunk(int64_t begin, int64_t slot, int64_t ranks, RunsByRank& runs) {
-  const int64_t chunk = slot / (2 * ranks);
-  for (int32_t r = 0; r < ranks; ++r) {
-    std::vector<TokenRun>& own = runs[RankId{r}];
+/// Assigns chunks r and 2P-1-r of a slot of 2P equal chunks to the r-th of P ranks (load-balanced
+/// causal attention of Megatron, TransformerEngine, PyTorch's head-tail).
+void assign_dual_chunk(int64_t begin, int64_t slot, RankSpan ranks, RunsByRank& runs) {
+  const int64_t chunks = 2 * ranks.count, chunk = slot / chunks;
+  for (int32_t r = 0; r < ranks.count; ++r) {
+    std::vector<TokenRun>& own = runs[ranks.at(r)];
     append_run(own, {begin + r * chunk, begin + (r + 1) * chunk, 1});
-    append_run(own, {begin + (2 * ranks - 1 - r) * chunk, begin + (2 * ranks - r) * chunk, 1});
+    append_run(own, {begin + (chunks - 1 - r) * chunk, begin + (chunks - r) * chunk, 1});
   }
 }
 
 /// Assigns stripe i of a buffer to rank i mod P.
-void assign_striped(int64_t begin, int64_t tokens, int64_t ranks, int64_t stripe,
+void assign_striped(int64_t begin, int64_t tokens, RankSpan ranks, int64_t stripe,
                     RunsByRank& runs) {
-  for (int32_t r = 0; r < ranks; ++r) {
+  for (int32_t r = 0; r < ranks.count; ++r) {
     if (stripe == 1) {
-      append_run(runs[RankId{r}], {begin + r, begin + tokens, ranks});
+      append_run(runs[ranks.at(r)], {begin + r, begin + tokens, ranks.count});
       continue;
     }
-    for (int64_t first = begin + r * stripe; first < begin + tokens; first += ranks * stripe)
-      append_run(runs[RankId{r}], {first, first + stripe, 1});
+    for (int64_t first = begin + r * stripe; first < begin + tokens; first += ranks.count * stripe)
+      append_run(runs[ranks.at(r)], {first, first + stripe, 1});
   }
 }
 
 /// Assigns one buffer that a layout cuts: a slot, or all of them.
-void assign_cut(const Parallel& parallel, int64_t begin, int64_t tokens, RunsByRank& runs) {
+void assign_cut(const Parallel& parallel, int64_t begin, int64_t tokens, RankSpan ranks,
+                RunsByRank& runs) {
   switch (parallel.layout) {
     case LayoutKind::striped:
-      return assign_striped(begin, tokens, parallel.cp_size, parallel.stripe, runs);
+      return assign_striped(begin, tokens, ranks, parallel.stripe, runs);
     case LayoutKind::dual_chunk:
     case LayoutKind::dual_chunk_packed:
-      return assign_dual_chunk(begin, tokens, parallel.cp_size, runs);
+      return assign_dual_chunk(begin, tokens, ranks, runs);
     default:
-      return assign_contiguous(begin, tokens, parallel.cp_size, runs);
+      return assign_contiguous(begin, tokens, ranks, runs);
+  }
+}
+
+/// Assigns every slot to the ranks of its group; a rank's rows are in the order of rounds.
+void assign_rounds(const Parallel& parallel, Layout& layout) {
+  for (const CpRound& round : layout.rounds) {
+    for (const CpGroup& group : round.groups) {
+      // A group computes its sequences together, in the order of the batch.
+      std::vector<int64_t> sequences = group.sequences;
+      std::sort(sequences.begin(), sequences.end());
+      const RankSpan ranks{group.first_rank, group.size};
+      for (const int64_t s : sequences) {
+        const SequenceSlot& slot = layout.slots.sequences[static_cast<size_t>(s)];
+        assign_cut(parallel, slot.q_begin, slot.q_slot, ranks, layout.q_runs);
+        assign_cut(parallel, slot.kv_begin, slot.kv_slot, ranks, layout.kv_runs);
+      }
+    }
   }
 }
 
@@ -313,22 +357,26 @@ std::optional<Error> check_lpt(const Scenario& scenario, const BatchSlots& slots
 std::optional<Error> assign_tokens(const Scenario& scenario, Layout& layout) {
   const Parallel& parallel = scenario.parallel;
   const BatchSlots& slots = layout.slots;
-  const int64_t ranks = parallel.cp_size;
-  layout.q_runs.resize(static_cast<size_t>(ranks));
-  layout.kv_runs.resize(static_cast<size_t>(ranks));
+  const RankSpan ranks{0, parallel.cp_size};
+  layout.q_runs.resize(static_cast<size_t>(ranks.count));
+  layout.kv_runs.resize(static_cast<size_t>(ranks.count));
+  if (has_rounds(parallel)) {
+    assign_rounds(parallel, layout);
+    return std::nullopt;
+  }
   switch (parallel.layout) {
     case LayoutKind::contiguous:
     case LayoutKind::dual_chunk:
     case LayoutKind::dual_chunk_packed:
     case LayoutKind::striped:
       if (!cuts_rows(scenario)) {
-        assign_cut(parallel, 0, slots.tokens, layout.q_runs);
-        assign_cut(parallel, 0, slots.kv_tokens, layout.kv_runs);
+        assign_cut(parallel, 0, slots.tokens, ranks, layout.q_runs);
+        assign_cut(parallel, 0, slots.kv_tokens, ranks, layout.kv_runs);
         return std::nullopt;
       }
       for (const SequenceSlot& sequence : slots.sequences) {
-        assign_cut(parallel, sequence.q_begin, sequence.q_slot, layout.q_runs);
-        assign_cut(parallel, sequence.kv_begin, sequence.kv_slot, layout.kv_runs);
+        assign_cut(parallel, sequence.q_begin, sequence.q_slot, ranks, layout.q_runs);
+        assign_cut(parallel, sequence.kv_begin, sequence.kv_slot, ranks, layout.kv_runs);
       }
       return std::nullopt;
     case LayoutKind::lpt:
@@ -359,7 +407,10 @@ Result<Layout> make_layout(const Scenario& scenario) {
   layout.cp_size = scenario.parallel.cp_size;
   layout.same_kv = scenario.batch.self_attention;
   const PaddingRule rule = padding_rule(scenario);
-  if (auto error = add_slots(scenario, rule, layout.slots)) return *error;
+  Result<std::vector<CpRound>> rounds = make_rounds(scenario);
+  if (!rounds) return rounds.error();
+  layout.rounds = std::move(rounds).value();
+  if (auto error = add_slots(scenario, rule, layout)) return *error;
   if (auto error = add_tail(scenario, rule, layout.slots)) return *error;
   const int64_t runs = bound_runs(scenario, layout.slots);
   if (runs > kMaxRuns) {
@@ -391,6 +442,43 @@ int64_t count_padding(const Layout& layout, Side side, RankId rank) {
       padding -= below(slot->side(side).valid_end()) - below(slot->side(side).valid_begin());
   }
   return padding;
+}
+
+std::string describe_round(const Layout& layout, size_t round) {
+  constexpr size_t kShown = 8;  // sequences of a group
+  std::string text = fmt::format("round {}:", round);
+  for (const CpGroup& group : layout.rounds[round].groups) {
+    if (text.back() != ':') text += ';';
+    text += group.size == 1 ? fmt::format(" rank {}:", group.first_rank)
+                            : fmt::format(" ranks {} to {}:", group.first_rank,
+                                          group.first_rank + group.size - 1);
+    text += group.sequences.size() == 1 ? " sequence" : " sequences";
+    for (size_t i = 0; i < std::min(kShown, group.sequences.size()); ++i)
+      text += fmt::format("{}{}", i == 0 ? " " : ", ", group.sequences[i]);
+    if (group.sequences.size() > kShown)
+      text += fmt::format(" and {} more", group.sequences.size() - kShown);
+  }
+  return text;
+}
+
+std::vector<IdVector<RankId, TokenRun>> rows_of_rounds(const Layout& layout, Side side) {
+  IdVector<RankId, int64_t> done(static_cast<size_t>(layout.cp_size));
+  std::vector<IdVector<RankId, TokenRun>> rows;
+  for (const CpRound& round : layout.rounds) {
+    IdVector<RankId, TokenRun>& now = rows.emplace_back(static_cast<size_t>(layout.cp_size));
+    for (const CpGroup& group : round.groups) {
+      int64_t tokens = 0;
+      for (const int64_t s : group.sequences)
+        tokens += layout.slots.sequences[static_cast<size_t>(s)].side(side).slot;
+      // The layouts that rounds allow give every rank of a group as many rows.
+      for (int32_t r = 0; r < group.size; ++r) {
+        int64_t& begin = done[RankId{group.first_rank + r}];
+        now[RankId{group.first_rank + r}] = {begin, begin + tokens / group.size, 1};
+        begin += tokens / group.size;
+      }
+    }
+  }
+  return rows;
 }
 
 ReorderIndex reorder_to_sequence(std::span<const std::vector<TokenRun>> runs_by_rank) {

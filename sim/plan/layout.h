@@ -4,11 +4,13 @@
 #include "sim/base/ids.h"
 #include "sim/base/result.h"
 #include "sim/plan/batch_slots.h"
+#include "sim/plan/cp_rounds.h"
 #include "sim/plan/token_run.h"
 #include "sim/scenario/scenario.h"
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace cpscope {
@@ -22,6 +24,7 @@ struct Layout {
   BatchSlots slots;
   IdVector<RankId, std::vector<TokenRun>> q_runs;
   IdVector<RankId, std::vector<TokenRun>> kv_runs;
+  std::vector<CpRound> rounds;  // cp_sizes: who shares which sequences; a rank's rows are by round
 
   const IdVector<RankId, std::vector<TokenRun>>& runs(Side side) const {
     return side == Side::q ? q_runs : kv_runs;
@@ -38,6 +41,12 @@ Result<Layout> make_layout(const Scenario& scenario);
 /// Rows of a rank's local buffer that no sequence owns: the padding of slots, and the layout's
 /// tail.
 int64_t count_padding(const Layout& layout, Side side, RankId rank);
+
+/// The groups of a round: "round 0: ranks 0 to 3: sequence 2; rank 4: sequences 0, 5".
+std::string describe_round(const Layout& layout, size_t round);
+
+/// [round][rank] The rows of each rank's local buffer that a round of cp_sizes computes.
+std::vector<IdVector<RankId, TokenRun>> rows_of_rounds(const Layout& layout, Side side);
 
 /// Gather indices between the rank-ordered buffer (the local buffers of `ranks` one after another)
 /// and ascending token ids: sequence_order[i] = rank_order[rank_to_sequence[i]], and back.

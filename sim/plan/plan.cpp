@@ -161,8 +161,8 @@ std::string_view to_name(BufferKind value) {
 std::string_view to_name(BufferRole value) {
   constexpr std::string_view kNames[] = {"home",    "ring_a",     "ring_b",         "outer_a",
                                          "outer_b", "rank_order", "sequence_order", "received",
-                                         "moved",   "partial"};
-  static_assert(std::size(kNames) == static_cast<size_t>(BufferRole::partial) + 1);
+                                         "moved",   "partial",    "round"};
+  static_assert(std::size(kNames) == static_cast<size_t>(BufferRole::round) + 1);
   return kNames[static_cast<size_t>(value)];
 }
 

@@ -38,7 +38,8 @@ enum class BufferRole : uint8_t {
   received,        // rows of another rank, or its partial results for this rank's rows
   moved,           // query-side rows that this rank computes for others, heads of its own rows that
                    // it computes in a stage, or its own keys without those that every rank holds
-  partial          // one compute item's result before it is merged
+  partial,         // one compute item's result before it is merged
+  round            // those of the rank's own rows that a round of cp_sizes computes
 };
 
 /// The content of a transfer. partial: o and lse of rows that are not finished; they are merged by

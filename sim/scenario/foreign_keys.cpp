@@ -131,6 +131,10 @@ std::string fp8_flag(std::string_view ours, const TomlValue& value) {
   return choose(ours, value, "fp8", "");
 }
 
+std::string hybrid_flag(std::string_view ours, const TomlValue& value) {
+  return choose(ours, value, "hybrid", "");
+}
+
 std::string fp16_flag(std::string_view ours, const TomlValue& value) {
   return choose(ours, value, "fp16", "");
 }
@@ -426,6 +430,9 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"cp_layout", "layout", keep_text},
     {"use_striped", "layout", striped_flag},
     {"stripe_size", "stripe", keep_integer},
+    {"hybrid_context_parallel", "cp_sizes", hybrid_flag},
+    {"dynamic_context_parallel", "cp_sizes", hybrid_flag},
+    {"max_seqlen_per_dp_cp_rank", "max_tokens_per_rank", keep_integer},
     {"heads_k_stride", "heads_per_stage", keep_integer},
     {"heads_k_stride", "", nullptr, "all KV heads are gathered at once; leave it out"},
     {"tp_size", "", nullptr, kNoTensorParallelism},

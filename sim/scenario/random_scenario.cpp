@@ -226,6 +226,19 @@ void roll_stages(uint64_t seed, const RandomSpace& space, Parallel& parallel) {
     parallel.kv_replicated = dice.between(1, 9);
 }
 
+/// Draws of its own, for the same reason.
+void roll_rounds(uint64_t seed, const Batch& batch, Parallel& parallel) {
+  Dice dice(seed ^ 0xc0517e5);
+  if (!may_work_in_rounds(parallel.comm_type) || !may_work_in_rounds(parallel.layout) ||
+      parallel.ring_backward == RingBackward::q || batch.qkv_format != QkvFormat::thd ||
+      !dice.chance(30))
+    return;
+  parallel.kv_replicated = 0;
+  parallel.group_rule = GroupRule::given;
+  for (size_t s = 0; s < batch.lengths.size(); ++s)
+    parallel.cp_sizes.push_back(dice.between(1, parallel.cp_size));
+}
+
 void roll_moving_queries(uint64_t seed, const RandomSpace& space, int32_t heads,
                          Parallel& parallel) {
   Dice dice(seed ^ 0x9a55e5);
@@ -331,6 +344,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   if (space.moves_queries)
     roll_moving_queries(seed, space, scenario.attention.heads, scenario.parallel);
   roll_stages(seed, space, scenario.parallel);
+  if (space.for_walker) roll_rounds(seed, scenario.batch, scenario.parallel);
   if (space.for_walker && !space.has_fp8) roll_latent(seed, scenario.attention);
   if (space.has_fp8) roll_fp8(seed, scenario);
   return scenario;

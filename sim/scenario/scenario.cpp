@@ -209,6 +209,18 @@ std::string_view to_name(Combine value) {
   return value == Combine::all_to_all ? "all_to_all" : "reduce_scatter";
 }
 
+std::string_view to_name(GroupRule value) {
+  switch (value) {
+    case GroupRule::all_ranks:
+      return "all_ranks";
+    case GroupRule::given:
+      return "given";
+    case GroupRule::hybrid:
+      return "hybrid";
+  }
+  return "unknown";
+}
+
 std::string_view to_name(Accumulate value) { return value == Accumulate::fp32 ? "fp32" : "dtype"; }
 
 std::string describe_mask(const Attention& attention) {
@@ -254,6 +266,18 @@ bool sends_queries_backward(const Scenario& scenario) {
 
 bool adds_scaled_partials(const Parallel& parallel) {
   return parallel.comm_type == CommType::gather_q && parallel.combine == Combine::reduce_scatter;
+}
+
+bool has_rounds(const Parallel& parallel) { return parallel.group_rule != GroupRule::all_ranks; }
+
+bool may_work_in_rounds(CommType type) {
+  return type == CommType::p2p || type == CommType::a2a || type == CommType::all_gather ||
+         type == CommType::custom;
+}
+
+bool may_work_in_rounds(LayoutKind layout) {
+  return layout == LayoutKind::dual_chunk || layout == LayoutKind::contiguous ||
+         layout == LayoutKind::striped;
 }
 
 bool may_replicate_keys(CommType type) {

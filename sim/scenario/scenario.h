@@ -64,6 +64,8 @@ enum class WireFormat { dtype, fp32 };
 enum class DkvHops { home, ring };
 enum class RingBackward { kv, q };
 enum class Combine { all_to_all, reduce_scatter };
+/// The ranks of each sequence: all of them, as many as cp_sizes says, or by Megatron's scheduler.
+enum class GroupRule { all_ranks, given, hybrid };
 enum class Accumulate { fp32, dtype };
 
 /// Rows [q0, q1) see columns [k0, k1) as `type` says; ids count valid tokens through the batch
@@ -207,6 +209,9 @@ struct Parallel {
   int32_t heads_per_stage = 0;  // a2a: query heads of a rank in a stage; all_gather: KV heads of a
                                 // stage; 0 = all at once
   int64_t kv_replicated = 0;    // the first valid keys of each sequence that every rank holds
+  GroupRule group_rule = GroupRule::all_ranks;
+  std::vector<int64_t> cp_sizes;    // given: ranks of each sequence
+  int64_t max_tokens_per_rank = 0;  // hybrid: of one sequence
 
   friend bool operator==(const Parallel&, const Parallel&) = default;
 };
@@ -271,6 +276,7 @@ std::string_view to_name(WireFormat value);
 std::string_view to_name(DkvHops value);
 std::string_view to_name(RingBackward value);
 std::string_view to_name(Combine value);
+std::string_view to_name(GroupRule value);
 std::string_view to_name(Accumulate value);
 
 /// The mask for readers: its type, and the window and the chunk that cut it further:
@@ -298,6 +304,11 @@ bool sends_queries_backward(const Scenario& scenario);
 bool adds_scaled_partials(const Parallel& parallel);
 /// True where keys that every rank holds (kv_replicated) can be planned.
 bool may_replicate_keys(CommType type);
+/// True where groups of ranks work in rounds, each on sequences of its own (cp_sizes).
+bool has_rounds(const Parallel& parallel);
+/// True where rounds can be planned.
+bool may_work_in_rounds(CommType type);
+bool may_work_in_rounds(LayoutKind layout);
 /// True where heads may be exchanged or gathered in stages (heads_per_stage).
 bool has_head_stages(CommType type);
 

@@ -47,6 +47,32 @@ std::optional<CommType> read_comm_type(const TableReader& table, std::string_vie
   return std::nullopt;
 }
 
+/// Reads cp_sizes: the ranks of each sequence, or the rule that chooses them.
+void read_cp_sizes(const TableReader& table, Parallel& parallel) {
+  take_value(table.integer("max_tokens_per_rank", 1, kMaxTokens), parallel.max_tokens_per_rank);
+  const TomlValue value = table.find("cp_sizes");
+  if (value.kind() == TomlKind::text) {
+    take_value(table.choice<GroupRule>("cp_sizes", kGroupRules), parallel.group_rule);
+    table.require("max_tokens_per_rank", "give the tokens of one sequence that a rank may hold");
+  } else if (value.kind() != TomlKind::none) {
+    const auto sizes = table.integers("cp_sizes", 1, std::max(1, parallel.cp_size), kMaxSequences);
+    if (!sizes || sizes->empty()) return;
+    parallel.group_rule = GroupRule::given;
+    parallel.cp_sizes = *sizes;
+  }
+}
+
+/// Complains if there is not one size for each sequence.
+void check_cp_sizes(const TableReader& table, const Batch& batch, const Parallel& parallel) {
+  if (parallel.group_rule != GroupRule::given || batch.lengths.empty() ||
+      parallel.cp_sizes.size() == batch.lengths.size())
+    return;
+  table.complain("cp_sizes",
+                 fmt::format("must have one entry for each sequence: {} entries, {} sequences",
+                             parallel.cp_sizes.size(), batch.lengths.size()),
+                 "give the number of ranks that share each sequence");
+}
+
 void read_parallel(const TableReader& table, ScenarioOrigin origin, Parallel& parallel) {
   const std::string_view comm_key = "cp_comm_type";
   if (table.is_table()) table.require("cp_size", "give the number of ranks");
@@ -70,6 +96,7 @@ void read_parallel(const TableReader& table, ScenarioOrigin origin, Parallel& pa
   take_value(table.choice<Combine>("combine", kCombines), parallel.combine);
   take_value(table.integer("heads_per_stage", 0, kMaxHeads), parallel.heads_per_stage);
   take_value(table.integer("kv_replicated", 0, kMaxTokens), parallel.kv_replicated);
+  read_cp_sizes(table, parallel);
 
   const auto require_divisor = [&](bool applies, std::string_view key, bool was_read, int32_t value,
                                    std::string_view of, int32_t divided, std::string_view meaning) {
@@ -360,6 +387,7 @@ Result<LoadedScenario> parse_logged(std::string_view text, const std::string& pa
   read_fp8(tables.fp8, scenario.numerics);
   refuse_unfinished(tables, scenario);
   read_batch(tables, base_dir, scenario.batch);
+  check_cp_sizes(tables.parallel, scenario.batch, scenario.parallel);
 
   if (const auto reason = bias_too_large(scenario.attention, scenario.batch))
     complaints.refuse(tables.attention.place("bias"), *reason, "use fewer tokens or heads");

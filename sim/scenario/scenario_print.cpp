@@ -201,6 +201,11 @@ void print_parallel(const Parallel& parallel, TomlWriter& writer) {
   writer.choice("combine", parallel.combine, usual.combine);
   writer.integer("heads_per_stage", parallel.heads_per_stage, usual.heads_per_stage);
   writer.integer("kv_replicated", parallel.kv_replicated, usual.kv_replicated);
+  if (parallel.group_rule == GroupRule::given)
+    writer.line("cp_sizes", show_toml_list(parallel.cp_sizes));
+  else if (has_rounds(parallel))
+    writer.text("cp_sizes", to_name(parallel.group_rule));
+  writer.integer("max_tokens_per_rank", parallel.max_tokens_per_rank, usual.max_tokens_per_rank);
 }
 
 void print_numerics(const Numerics& numerics, TomlWriter& writer) {

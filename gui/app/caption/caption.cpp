@@ -3,6 +3,7 @@
 #include "gui/app/caption/caption_writer.h"
 #include "gui/model/describe.h"
 #include "gui/model/item_words.h"
+#include "sim/plan/round_steps.h"
 #include "sim/plan/scaled_partials.h"
 
 #include <algorithm>
@@ -24,11 +25,26 @@ std::string_view describe_comm_type(CommType type) {
   return kWords[static_cast<size_t>(type)];
 }
 
+/// ", round 2 of 3" in a step of a plan with cp_sizes.
+std::string name_round(const PlanIndex& index, const StepRef& step) {
+  const Plan& plan = index.plan();
+  for (int32_t g = step.first_stage; !plan.layout.rounds.empty() && g < step.end_stage; ++g) {
+    const StageRef& stage = index.stages()[static_cast<size_t>(g)];
+    if (stage.kind != StageKind::compute) continue;
+    const ComputeItem& item =
+        index.pass(stage.direction).computes[static_cast<size_t>(stage.begin)];
+    const int32_t round = round_of_queries(plan, item.q_tokens);
+    if (round >= 0) return fmt::format(", round {} of {}", round + 1, plan.layout.rounds.size());
+  }
+  return "";
+}
+
 void tell_headline(CaptionWriter& writer, Moment moment) {
   const PlanIndex& index = writer.index();
   const StepTarget step{index.step_of_stage(moment.first_stage)};
   std::string words = fmt::format("{}, {}", capitalise(name_target(step, &index)),
                                   describe_comm_type(index.plan().scenario.parallel.comm_type));
+  words += name_round(index, index.steps()[static_cast<size_t>(step.step)]);
   if (moment != index.moment_of_step(step.step)) {
     const StageRef& stage = index.stages()[static_cast<size_t>(moment.first_stage)];
     words += fmt::format(": {}, {}", to_name(stage.kind), name_stage(index, moment.first_stage));

@@ -4,6 +4,7 @@
 #include "gui/model/item_words.h"
 #include "gui/model/token_parts.h"
 #include "sim/base/check.h"
+#include "sim/plan/round_steps.h"
 
 #include <algorithm>
 #include <map>
@@ -210,11 +211,46 @@ void tell_flow(CaptionWriter& writer, int32_t rank, Payload payload, const Flow&
   writer.say(": ").say(write_formulas(writer.plan(), flow)).say(".");
 }
 
+/// Who works with the focus rank in the round that begins with these copies, or that these end.
+void tell_round(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
+  const Plan& plan = writer.plan();
+  const TransferItem& copy =
+      writer.index().pass(stage.direction).transfers[static_cast<size_t>(stage.begin)];
+  const bool begins = plan.buffer(copy.to).role == BufferRole::round;
+  if (!begins) {
+    writer.say("What the round has computed is on the ranks that own its rows.");
+    return;
+  }
+  const int32_t round = round_of_queries(plan, plan.buffer(copy.to).tokens);
+  if (round < 0) return;
+  writer.say(fmt::format("Round {} of {} begins: groups of ranks compute, each its own sequences. ",
+                         round + 1, plan.layout.rounds.size()));
+  for (const CpGroup& group : plan.layout.rounds[static_cast<size_t>(round)].groups) {
+    if (focus_rank < group.first_rank || focus_rank >= group.first_rank + group.size) continue;
+    writer.rank(focus_rank, true).say(group.size == 1 ? " has " : " shares ");
+    writer.say(group.sequences.size() == 1 ? "sequence " : "sequences ");
+    writer.list(group.sequences,
+                [](CaptionWriter& to, int64_t sequence) { to.say(fmt::format("{}", sequence)); });
+    if (group.size == 1) {
+      writer.say(" alone, so it sends nothing.");
+      return;
+    }
+    std::vector<int32_t> others;
+    for (int32_t rank = group.first_rank; rank < group.first_rank + group.size; ++rank)
+      if (rank != focus_rank) others.push_back(rank);
+    writer.say(" with ").ranks(others).say(".");
+    return;
+  }
+  writer.rank(focus_rank, true).say(" has no sequence in it and waits.");
+}
+
 }  // namespace
 
 void tell_transfers(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
   const PlanIndex& index = writer.index();
   const Pass& pass = index.pass(stage.direction);
+  if (is_of_round(writer.plan(), pass.transfers[static_cast<size_t>(stage.begin)]))
+    return tell_round(writer, stage, focus_rank);
   bool begins = true;
   const auto next_sentence = [&] {
     if (!begins) writer.say(" ");

@@ -64,6 +64,8 @@ class ScenarioKeys(TypedDict, total=False):
     combine: str
     heads_per_stage: int
     kv_replicated: int
+    cp_sizes: Any  # ranks of each sequence, or "hybrid"
+    max_tokens_per_rank: int
     dtype: Any  # "bf16", or a type of torch, numpy or jax
     backward: bool
     seed: int

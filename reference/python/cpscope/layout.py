@@ -28,6 +28,14 @@ class Sequence(NamedTuple):
     kv_valid_begin: int  #: the same for keys and values
 
 
+class Group(NamedTuple):
+    """Consecutive ranks that share some sequences (cp_sizes)."""
+
+    first_rank: int
+    size: int
+    sequences: tuple[int, ...]
+
+
 class Layout:
     """The owner of each token. Lists are by rank, in the order of that rank's local buffer.
 
@@ -41,6 +49,9 @@ class Layout:
         self.tokens: int = head["tokens"]        #: packed padded query ids
         self.kv_tokens: int = head["kv_tokens"]  #: packed padded key ids
         self.sequences = [Sequence(**one) for one in head["sequences"]]
+        #: of cp_sizes: the groups of each round, by first rank; none if every sequence is on all ranks
+        self.rounds = [[Group(group["first_rank"], group["size"], tuple(group["sequences"])) for group in one["groups"]]
+                       for one in head.get("rounds", [])]
 
     @cached_property
     def q_index(self) -> list[Array]:

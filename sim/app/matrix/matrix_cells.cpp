@@ -31,6 +31,8 @@ constexpr CommRecipe kComms[] = {
      Combine::reduce_scatter},
 };
 
+constexpr std::string_view kRoundsFeature = "a CP size for each sequence";
+
 constexpr LayoutRecipe kLayouts[] = {
     {"contiguous", LayoutKind::contiguous},
     {"dual_chunk", LayoutKind::dual_chunk},
@@ -186,6 +188,13 @@ constexpr FeatureRecipe kFeatures[] = {
     {"22 keys on every rank", [](Scenario& s) { s.parallel.kv_replicated = 22; }},
     {"no padding, sizes unfit", [](Scenario& s) { s.batch.pad_between_seqs = false; }},
     {"padding on the left", [](Scenario& s) { s.batch.pad_side = PadSide::left; }},
+    {kRoundsFeature,
+     [](Scenario& s) {
+       s.parallel.group_rule = GroupRule::given;
+       for (size_t i = 0; i < s.batch.lengths.size(); ++i)
+         s.parallel.cp_sizes.push_back(i % 3 == 2 ? s.parallel.cp_size
+                                                  : 1 + static_cast<int64_t>(i) % 2);
+     }},
 };
 
 template <class Recipe>
@@ -214,6 +223,7 @@ void add_feature_cells(std::vector<MatrixCell>& cells) {
   constexpr std::string_view kChosenMasks[] = {"no_mask", "causal", "causal, window",
                                                "cross bottom_right"};
   for (const FeatureRecipe& feature : std::span(kFeatures).subspan(1)) {
+    if (feature.name == kRoundsFeature) continue;
     for (const CommRecipe& comm : kComms) {
       for (const std::string_view layout : kChosenLayouts) {
         for (const std::string_view mask : kChosenMasks) {
@@ -222,6 +232,22 @@ void add_feature_cells(std::vector<MatrixCell>& cells) {
                              PaddingChoice::padded, &feature});
         }
       }
+    }
+  }
+}
+
+bool may_work_in_rounds(const CommRecipe& comm) {
+  return cpscope::may_work_in_rounds(comm.type) && comm.ring_backward == RingBackward::kv;
+}
+
+/// Every schedule and layout that can be planned in rounds, with every mask.
+void add_round_cells(std::vector<MatrixCell>& cells) {
+  const FeatureRecipe* const feature = find_recipe(std::span<const FeatureRecipe>(kFeatures), kRoundsFeature);
+  for (const CommRecipe& comm : kComms) {
+    for (const LayoutRecipe& layout : kLayouts) {
+      if (!may_work_in_rounds(comm) || !cpscope::may_work_in_rounds(layout.kind)) continue;
+      for (const MaskRecipe& mask : kMasks)
+        cells.push_back({&comm, &layout, &mask, QkvFormat::thd, PaddingChoice::padded, feature});
     }
   }
 }
@@ -257,6 +283,7 @@ std::vector<MatrixCell> full_matrix() {
   std::vector<MatrixCell> cells;
   add_plain_cells(cells);
   add_feature_cells(cells);
+  add_round_cells(cells);
   return cells;
 }
 
@@ -274,9 +301,11 @@ std::vector<MatrixCell> fast_matrix() {
     if (layout.kind != LayoutKind::dual_chunk) add_layout_cells(layout, cells);
   }
   for (const FeatureRecipe& feature : std::span(kFeatures).subspan(1)) {
-    for (const CommRecipe& comm : kComms)
+    for (const CommRecipe& comm : kComms) {
+      if (feature.name == kRoundsFeature && !may_work_in_rounds(comm)) continue;
       cells.push_back({&comm, find_layout("dual_chunk"), find_mask("causal"), QkvFormat::thd,
                        PaddingChoice::padded, &feature});
+    }
   }
   return cells;
 }

@@ -1,6 +1,5 @@
 #include "sim/plan/check/check_rows.h"
 #include "sim/plan/plan_summary.h"
-#include "sim/plan/visible_interval.h"
 
 #include <algorithm>
 #include <map>
@@ -26,6 +25,10 @@ struct Sizes {
   explicit Sizes(const Plan& p) : plan(p) {
     const Attention& attention = p.scenario.attention;
     ranks = p.layout.cp_size;
+    for (const Side side : {Side::q, Side::kv}) {
+      for (const RunListId list : p.lists(side))
+        (side == Side::q ? q : kv_all).push_back(p.rows(list));
+    }
     element = element_bytes(p.scenario.numerics.dtype);
     wire = element_bytes(dkv_wire_dtype(p.scenario.numerics));
     const std::optional<Fp8>& fp8 = p.scenario.numerics.fp8;
@@ -38,15 +41,25 @@ struct Sizes {
     v = attention.head_dim_v;
     kv = attention.latent_dim > 0 ? qk : qk + v;
   }
-  int64_t rows(Side side, int64_t rank) const {
-    return plan.rows(plan.lists(side)[RankId{static_cast<int32_t>(rank)}]);
+  /// Those of a group of cp_sizes, whose ranks have equal parts of its sequences.
+  Sizes(const Plan& p, const CpGroup& group) : Sizes(p) {
+    ranks = group.size;
+    int64_t q_slots = 0, kv_slots = 0;
+    for (const int64_t s : group.sequences) {
+      q_slots += p.layout.slots.sequences[static_cast<size_t>(s)].q_slot;
+      kv_slots += p.layout.slots.sequences[static_cast<size_t>(s)].kv_slot;
+    }
+    q.assign(static_cast<size_t>(ranks), q_slots / ranks);
+    kv_all.assign(static_cast<size_t>(ranks), kv_slots / ranks);
   }
-  int64_t q_rows(int64_t rank) const { return rows(Side::q, rank); }
+  int64_t q_rows(int64_t rank) const { return q[static_cast<size_t>(rank)]; }
   /// Rows of keys that only this rank holds.
   int64_t kv_rows(int64_t rank) const {
-    return rows(Side::kv, rank) - (replicated.empty() ? 0 : replicated[static_cast<size_t>(rank)]);
+    return kv_all[static_cast<size_t>(rank)] -
+           (replicated.empty() ? 0 : replicated[static_cast<size_t>(rank)]);
   }
 
+  ByRank q, kv_all;   // [rank] rows
   ByRank replicated;  // rows of the keys that every rank holds, by owner; empty if there are none
 };
 
@@ -448,73 +461,55 @@ std::optional<std::string> check_item_bytes(const Plan& plan, std::optional<Item
   return std::nullopt;
 }
 
-bool is_query_side(Payload payload) { return payload != Payload::kv && payload != Payload::dkv; }
-
-/// Checks that every query row that travels to another rank, or whose result comes back, sees a
-/// key. Keys are counted from the mask.
-std::optional<std::string> check_queries_see(const Plan& plan) {
-  const std::vector<bool> sees = find_seeing_queries(plan);
-  RowPicker picker(plan);
-  for (const Direction direction : kDirections) {
-    for (const TransferItem& item : plan.pass(direction).transfers) {
-      if (item.src == item.dst || !is_query_side(item.payload)) continue;
-      const auto complain = [&](const std::string& what) {
-        return fmt::format("{}, step {}: {} from rank {} to rank {} {}", to_name(direction),
-                           to_index(item.step), to_name(item.payload), to_index(item.src),
-                           to_index(item.dst), what);
-      };
-      const RunListId tokens = plan.buffer(item.from).tokens;
-      if (tokens == kNoTokens) return complain("names no tokens");
-      for (const TokenRun& run : picker.pick(tokens, item.from_rows)) {
-        for (int64_t token = run.begin; token < run.end; token += run.stride) {
-          if (token >= std::ssize(sees) || !sees[static_cast<size_t>(token)])
-            return complain(fmt::format("carries query token {}, which sees no key", token));
-        }
-      }
-    }
+/// What a schedule with a closed form sends; nothing for one without.
+std::optional<Expected> closed_form(const Sizes& sizes) {
+  const Scenario& scenario = sizes.plan.scenario;
+  switch (scenario.parallel.comm_type) {
+    case CommType::p2p:
+    case CommType::double_ring:
+      return sends_queries_backward(scenario) ? closed_form_queries_back(sizes)
+                                              : closed_form_ring(sizes, 1);
+    case CommType::a2a_p2p:
+    case CommType::a2a_double_ring:
+      return closed_form_ring(sizes, scenario.parallel.a2a_size);
+    case CommType::a2a:
+      return closed_form_ring(sizes, sizes.ranks);
+    case CommType::all_gather:
+      return closed_form_gather(sizes);
+    case CommType::pass_q:
+      return closed_form_moving(sizes, rows_in_ring(sizes));
+    case CommType::token_ring:
+      return closed_form_moving(sizes, rows_in_token_ring(sizes));
+    case CommType::helper_ring:
+      return closed_form_moving(sizes, rows_fetched(sizes));
+    case CommType::mesh:
+      return closed_form_moving(sizes, rows_in_mesh(sizes));
+    case CommType::gather_q:
+      return adds_scaled_partials(scenario.parallel)
+                 ? closed_form_scaled(sizes)
+                 : closed_form_moving(sizes, rows_gathered(sizes));
+    case CommType::group_cast:
+    case CommType::custom:
+      return std::nullopt;
   }
   return std::nullopt;
 }
 
-/// [rank] Lists of the queries that it computes.
-IdVector<RankId, std::vector<RunListId>> computed_queries(const Plan& plan) {
-  IdVector<RankId, std::vector<RunListId>> lists(plan.home.size());
-  std::set<std::pair<RankId, RunListId>> known;
-  for (const ComputeItem& item : plan.forward.computes) {
-    if (known.insert({item.rank, item.q_tokens}).second) lists[item.rank].push_back(item.q_tokens);
+/// The sum over all groups of cp_sizes.
+Expected closed_form_of_rounds(const Plan& plan) {
+  const auto ranks = static_cast<size_t>(plan.layout.cp_size);
+  Expected all{ByRank(ranks, 0), ByRank(ranks, 0)};
+  for (const CpRound& round : plan.layout.rounds) {
+    for (const CpGroup& group : round.groups) {
+      const std::optional<Expected> part = closed_form(Sizes(plan, group));
+      for (int32_t r = 0; part && r < group.size; ++r) {
+        const auto rank = static_cast<size_t>(group.first_rank + r);
+        all.forward[rank] += part->forward[static_cast<size_t>(r)];
+        all.backward[rank] += part->backward[static_cast<size_t>(r)];
+      }
+    }
   }
-  return lists;
-}
-
-/// group_cast: rows that travel are those that are needed, counted row by row from the mask.
-CheckResult check_cast_bytes(const Plan& plan) {
-  int64_t kv = 0, dkv = 0, refetched = 0;
-  for (const TransferItem& item : plan.forward.transfers)
-    kv += item.payload == Payload::kv ? item.bytes : 0;
-  for (const TransferItem& item : plan.backward.transfers) {
-    dkv += item.payload == Payload::dkv ? item.bytes : 0;
-    refetched += item.payload == Payload::kv ? item.bytes : 0;
-  }
-  const bool moves_queries = plan.scenario.parallel.dispatch == Dispatch::queries;
-  const int64_t necessary =
-      moves_queries ? necessary_kv_bytes(plan, computed_queries(plan)) : necessary_kv_bytes(plan);
-  if (kv != necessary)
-    return broken("bytes", fmt::format("{} KV bytes are necessary, {} move", necessary, kv));
-  if (auto text = check_queries_see(plan)) return broken("bytes", *text);
-  const Numerics& numerics = plan.scenario.numerics;
-  const Sizes sizes(plan);
-  const int64_t expected_dkv = numerics.backward ? kv / sizes.input * sizes.wire : 0;
-  const int64_t expected_kv =
-      numerics.backward && plan.scenario.parallel.backward_kv == BackwardKv::refetch ? kv : 0;
-  if (dkv != expected_dkv || refetched != expected_kv) {
-    return broken("bytes",
-                  fmt::format("backward fetches {} and returns {} bytes, {} and {} expected",
-                              refetched, dkv, expected_kv, expected_dkv));
-  }
-  return passed("bytes", moves_queries
-                             ? "only queries that see a key and the KV rows that they need leave "
-                               "their rank, and KV gradients come back once"
-                             : "only necessary KV rows move, and their gradients come back once");
+  return all;
 }
 
 }  // namespace
@@ -522,49 +517,20 @@ CheckResult check_cast_bytes(const Plan& plan) {
 CheckResult check_bytes(const Plan& plan) {
   std::optional<ItemId> wrong;
   if (auto text = check_item_bytes(plan, wrong)) return broken("bytes", *text, wrong);
+  const CommType type = plan.scenario.parallel.comm_type;
+  if (type == CommType::group_cast) {
+    const Sizes sizes(plan);
+    return check_cast_bytes(plan, sizes.input, sizes.wire);
+  }
+  if (type == CommType::custom) {
+    return passed("bytes",
+                  "the bytes of every transfer are those of its rows; a custom schedule has no "
+                  "closed form");
+  }
   Sizes sizes(plan);
   sizes.replicated = count_replicated(plan);
-  Expected expected;
-  switch (plan.scenario.parallel.comm_type) {
-    case CommType::p2p:
-    case CommType::double_ring:
-      expected = sends_queries_backward(plan.scenario) ? closed_form_queries_back(sizes)
-                                                       : closed_form_ring(sizes, 1);
-      break;
-    case CommType::a2a_p2p:
-    case CommType::a2a_double_ring:
-      expected = closed_form_ring(sizes, plan.scenario.parallel.a2a_size);
-      break;
-    case CommType::a2a:
-      expected = closed_form_ring(sizes, sizes.ranks);
-      break;
-    case CommType::all_gather:
-      expected = closed_form_gather(sizes);
-      break;
-    case CommType::group_cast:
-      return check_cast_bytes(plan);
-    case CommType::pass_q:
-      expected = closed_form_moving(sizes, rows_in_ring(sizes));
-      break;
-    case CommType::token_ring:
-      expected = closed_form_moving(sizes, rows_in_token_ring(sizes));
-      break;
-    case CommType::helper_ring:
-      expected = closed_form_moving(sizes, rows_fetched(sizes));
-      break;
-    case CommType::mesh:
-      expected = closed_form_moving(sizes, rows_in_mesh(sizes));
-      break;
-    case CommType::gather_q:
-      expected = adds_scaled_partials(plan.scenario.parallel)
-                     ? closed_form_scaled(sizes)
-                     : closed_form_moving(sizes, rows_gathered(sizes));
-      break;
-    case CommType::custom:
-      return passed("bytes",
-                    "the bytes of every transfer are those of its rows; a custom schedule has no "
-                    "closed form");
-  }
+  Expected expected = has_rounds(plan.scenario.parallel) ? closed_form_of_rounds(plan)
+                                                         : closed_form(sizes).value_or(Expected{});
   if (!plan.scenario.numerics.backward)
     std::fill(expected.backward.begin(), expected.backward.end(), 0);
   std::string text =

@@ -88,10 +88,14 @@ CheckResult check_structure(const Plan& plan);
 CheckResult check_ownership(const Plan& plan);
 CheckResult check_buffers(const Plan& plan);
 CheckResult check_coverage(const Plan& plan);
+CheckResult check_rounds(const Plan& plan);  // of cp_sizes
 CheckResult check_movement(const Plan& plan);  // also merge order
 CheckResult check_partials(const Plan& plan);
 CheckResult check_gradients(const Plan& plan);
 CheckResult check_bytes(const Plan& plan);
+/// The same for group_cast, which moves necessary rows alone. Bytes of an element of q, k, v and
+/// d_out, and of dk and dv.
+CheckResult check_cast_bytes(const Plan& plan, int64_t input_bytes, int64_t wire_bytes);
 
 CheckResult passed(std::string name, std::string detail);
 CheckResult broken(std::string name, std::string detail, std::optional<ItemId> item = std::nullopt);

@@ -190,6 +190,7 @@ std::vector<CheckResult> inspect_plan(const Plan& plan) {
   checks.push_back(check_partials(plan));
   checks.push_back(check_gradients(plan));
   checks.push_back(check_bytes(plan));
+  if (has_rounds(plan.scenario.parallel)) checks.push_back(check_rounds(plan));
   return checks;
 }
 

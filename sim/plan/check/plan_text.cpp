@@ -77,6 +77,7 @@ void write_header(const CheckedPlan& checked, LineWriter& out) {
     out.line(fmt::format("sequence {}: q {}, kv {}", s, describe_slot_side(slot.side(Side::q)),
                          describe_slot_side(slot.side(Side::kv))));
   }
+  for (size_t k = 0; k < plan.layout.rounds.size(); ++k) out.line(describe_round(plan.layout, k));
   for (const RankId rank : plan.q_lists.ids()) {
     std::string text = fmt::format("rank {} owns q {}", to_index(rank),
                                    describe_runs(plan.list(plan.q_lists[rank])));

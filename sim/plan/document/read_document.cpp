@@ -201,7 +201,7 @@ class DocumentReader {
           spec.kind = read_choice(json_, BufferKind::stats);
           return;
         case 2:
-          spec.role = read_choice(json_, BufferRole::partial);
+          spec.role = read_choice(json_, BufferRole::round);
           return;
         case 3:
           spec.tokens = read_id<RunListId>(json_);

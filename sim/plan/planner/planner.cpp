@@ -8,8 +8,7 @@
 namespace cpscope {
 namespace {
 
-std::optional<Error> refuse_by_size(const Scenario& scenario) {
-  const int64_t items = estimate_plan_items(scenario);
+std::optional<Error> refuse_by_size(int64_t items) {
   if (items > kMaxPlanItems) {
     return make_refusal(fmt::format("the plan would have about {} items, at most {} fit in memory",
                                     items, kMaxPlanItems),
@@ -19,7 +18,7 @@ std::optional<Error> refuse_by_size(const Scenario& scenario) {
   return std::nullopt;
 }
 
-std::optional<Error> fill(PlanBuilder& builder) {
+std::optional<Error> fill_whole(PlanBuilder& builder) {
   switch (builder.scenario().parallel.comm_type) {
     case CommType::p2p:
     case CommType::double_ring:
@@ -49,6 +48,18 @@ std::optional<Error> fill(PlanBuilder& builder) {
                           {"parallel.cp_comm_type"});
   }
   return std::nullopt;
+}
+
+std::optional<Error> fill(PlanBuilder& builder) {
+  const Scenario& scenario = builder.scenario();
+  if (!has_rounds(scenario.parallel)) return fill_whole(builder);
+  int64_t items = 0;
+  for (const CpRound& round : builder.plan().layout.rounds) {
+    for (const CpGroup& group : round.groups)
+      items += estimate_plan_items(group_scenario(scenario, group.size));
+  }
+  if (auto error = refuse_by_size(items)) return error;
+  return plan_rounds(builder, fill_whole);
 }
 
 Result<Plan> build_plan(const Scenario& scenario, const FillPlan& fill_it) {
@@ -111,6 +122,8 @@ int64_t estimate_plan_items(const Scenario& scenario) {
 std::optional<Error> refuse_by_rule(const Scenario& scenario) {
   const Parallel& parallel = scenario.parallel;
   const int32_t heads = scenario.attention.heads;
+  // What follows asks about cp_size; with cp_sizes it is asked for every group.
+  if (has_rounds(parallel)) return refuse_round_schedule(scenario);
   if (parallel.kv_replicated > 0 && !may_replicate_keys(parallel.comm_type)) {
     return make_refusal(
         fmt::format(
@@ -168,7 +181,9 @@ std::optional<Error> refuse_by_rule(const Scenario& scenario) {
 
 Result<Plan> make_plan(const Scenario& scenario) {
   if (auto error = refuse_by_rule(scenario)) return *error;
-  if (auto error = refuse_by_size(scenario)) return *error;
+  // Rounds are asked about group by group, once they are known.
+  const int64_t items = has_rounds(scenario.parallel) ? 0 : estimate_plan_items(scenario);
+  if (auto error = refuse_by_size(items)) return *error;
   return build_plan(scenario, fill);
 }
 

@@ -2,8 +2,8 @@
 
 #include "sim/base/result.h"
 #include "sim/plan/plan.h"
+#include "sim/plan/planner/planner_rounds.h"
 
-#include <functional>
 #include <optional>
 
 namespace cpscope {
@@ -16,10 +16,6 @@ std::optional<Error> refuse_by_rule(const Scenario& scenario);
 /// executed. An impossible scenario (mathematics, head counts, memory) is refused with an error
 /// that names the reason.
 Result<Plan> make_plan(const Scenario& scenario);
-
-class PlanBuilder;
-/// Writes both passes of a plan whose layout and home buffers are there.
-using FillPlan = std::function<std::optional<Error>(PlanBuilder&)>;
 
 /// The same with a schedule of the caller's. Its communication type is custom, unless it is the
 /// plan of the scenario's own communication type, item for item.

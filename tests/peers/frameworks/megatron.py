@@ -1,4 +1,6 @@
-"""Megatron-core: which tokens its batches give a rank, and its configurations before TransformerEngine's attention."""
+"""Megatron-core: which tokens its batches give a rank, its choice of a CP size for each sequence, and its configurations before
+TransformerEngine's attention."""
+import random
 import types
 from typing import Any, Iterator
 
@@ -7,7 +9,7 @@ import torch.distributed as dist
 
 import cpscope
 import stand_ins
-from case import Case, like, same_order
+from case import Case, Verdict, like, same_order
 from frameworks import te_kernels
 from page import told
 
@@ -15,6 +17,7 @@ PACKAGE = "megatron-core"
 
 stand_ins.forbid("transformer_engine")  # it is installed without its kernels, which Megatron does not expect
 from megatron.core import utils as peer  # noqa: E402
+from megatron.core.pipeline_parallel.hybrid_cp_schedule import BalancedCPScheduler  # noqa: E402
 from megatron.core.packed_seq_params import PackedSeqParams  # noqa: E402
 from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
 
@@ -50,6 +53,35 @@ def packed(ranks: int) -> Any:
     return same_order(prepare)
 
 
+def hybrid_schedules(batches: int) -> Any:
+    """Drawn batches through Megatron's scheduler, and as cp_sizes = "hybrid": the same groups in the same rounds."""
+    def schedule(lengths: list[int], most: int, ranks: int) -> list[list[cpscope.layout.Group]]:
+        scheduler = BalancedCPScheduler(most, types.SimpleNamespace(size=lambda: ranks))
+        _, sequences = scheduler.get_groups_and_subsamples(list(enumerate(lengths)), None)
+        rounds = []
+        for of_ranks in sequences:
+            groups: list[cpscope.layout.Group] = []
+            for rank, own in enumerate(of_ranks):
+                if groups and list(groups[-1].sequences) == own:
+                    groups[-1] = groups[-1]._replace(size=groups[-1].size + 1)
+                else:
+                    groups.append(cpscope.layout.Group(rank, 1, tuple(own)))
+            rounds.append(groups)
+        return rounds
+
+    def judge(_: int) -> Verdict | None:
+        draw = random.Random(42)
+        for batch in range(batches):
+            ranks, most = draw.choice([4, 8, 16, 64]), draw.choice([4096, 8192])
+            lengths = [min(ranks * most, max(1, int(draw.lognormvariate(7.8, 1.06)))) for _ in range(draw.randint(ranks, 8 * ranks))]
+            theirs = schedule(lengths, most, ranks)
+            ours = cpscope.Scenario.of(lengths=lengths, heads=8, head_dim=64, cp_size=ranks, cp_sizes="hybrid", max_tokens_per_rank=most).layout()
+            if ours.rounds != theirs:
+                return Verdict("differs", text=f"batch {batch}: {lengths}, {most} tokens on {ranks} ranks: {ours.rounds}, {theirs}")
+        return Verdict("same")
+    return judge
+
+
 def core_attention(rank: int) -> dict[str, Any]:
     """Names of the page's lines: what Megatron's TEDotProductAttention passes on."""
     its_class = te_kernels.attention_module(te_kernels.load())
@@ -66,6 +98,7 @@ def core_attention(rank: int) -> dict[str, Any]:
 
 def cases() -> Iterator[Case]:
     yield Case("the page's lines, TransformerEngine", 4, told("Megatron-core", like("bf16", (66, 8, 32), (66, 4, 32), (66, 4, 32)), core_attention, (66, 256)))
+    yield Case("BalancedCPScheduler, 200 drawn batches", 1, hybrid_schedules(200), "same")
     for ranks in (2, 4):
         yield Case("get_batch_on_this_cp_rank, batch 2", ranks, batches(ranks), "same")
         yield Case("get_thd_batch_on_this_cp_rank, 3 documents with padding", ranks, packed(ranks), "same")

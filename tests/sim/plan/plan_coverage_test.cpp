@@ -86,19 +86,30 @@ TEST(RandomPlan, NamesTheNecessaryKvBytesThatTheCellsName) {
   });
 }
 
+/// Steps of a group of so many ranks.
+int32_t count_steps(const Scenario& scenario, int32_t ranks) {
+  const Parallel& parallel = scenario.parallel;
+  if (parallel.comm_type == CommType::p2p) return ranks;
+  if (parallel.comm_type == CommType::a2a_p2p) return ranks / parallel.a2a_size;
+  if (parallel.heads_per_stage == 0 || !has_head_stages(parallel.comm_type)) return 1;
+  const Attention& attention = scenario.attention;
+  const int32_t heads = parallel.comm_type == CommType::all_gather
+                            ? attention.kv_heads
+                            : (attention.heads + ranks - 1) / ranks;
+  return (heads + parallel.heads_per_stage - 1) / parallel.heads_per_stage;
+}
+
 TEST(RandomPlan, HasTheNumberOfStepsThatItsCommunicationTypeSays) {
   for_each_random_plan([](const Plan& plan, const std::string& where) {
-    const Parallel& parallel = plan.scenario.parallel;
-    int32_t expected = 1;
-    const Attention& attention = plan.scenario.attention;
-    if (parallel.heads_per_stage > 0 && has_head_stages(parallel.comm_type)) {
-      const int32_t heads = parallel.comm_type == CommType::all_gather
-                                ? attention.kv_heads
-                                : (attention.heads + parallel.cp_size - 1) / parallel.cp_size;
-      expected = (heads + parallel.heads_per_stage - 1) / parallel.heads_per_stage;
+    int32_t expected = 0;
+    for (const CpRound& round : plan.layout.rounds) {
+      int32_t longest = 0;
+      for (const CpGroup& group : round.groups)
+        longest = std::max(longest, count_steps(plan.scenario, group.size));
+      expected += longest;
     }
-    if (parallel.comm_type == CommType::p2p) expected = parallel.cp_size;
-    if (parallel.comm_type == CommType::a2a_p2p) expected = parallel.cp_size / parallel.a2a_size;
+    if (plan.layout.rounds.empty())
+      expected = count_steps(plan.scenario, plan.scenario.parallel.cp_size);
     EXPECT_EQ(plan.forward.num_steps, expected) << where;
     if (plan.scenario.numerics.backward) {
       EXPECT_EQ(plan.backward.num_steps, expected) << where;
