@@ -41,8 +41,9 @@ template <class T>
 void FaultySeam<T>::after_load() {
   for (const HomeBuffers& home : parts_.plan.home)
     fresh_out_[home.out] = parts_.memory.at(home.out);
-  if (makes(Mistake::local_positions)) rotate_by_local_rows(false);
-  if (makes(Mistake::second_half_follows_on)) rotate_by_local_rows(true);
+  if (makes(Mistake::local_positions) || makes(Mistake::second_half_follows_on) ||
+      makes(Mistake::positions_of_all_ranks))
+    rotate_by_wrong_positions();
   if (makes(Mistake::heads_in_stage_order)) load_heads_of_stages();
   if (!parts_.plan.scenario.numerics.fp8) record_load();
 }

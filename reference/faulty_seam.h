@@ -47,9 +47,11 @@ class FaultySeam {
   int64_t cells(const BufferSpec& spec) const { return spec.rows * spec.heads.size(); }
 
   // Mistakes in loading and moving rows (faulty_seam_rows.cpp).
-  void rotate_by_local_rows(bool follows_on);
-  void rotate_side(const Tensor& tensor, RunListId tokens, Side side, bool follows_on,
-                   AlignedVector<T>& rows);
+  void rotate_by_wrong_positions();
+  void rotate_side(const Tensor& tensor, RankId rank, Side side, AlignedVector<T>& rows);
+  /// The position by which a row is rotated: it is number `local` of the `rows` that the rank has
+  /// of its sequence, of which the first is at position `first`.
+  int64_t wrong_position(RankId rank, int64_t rows, int64_t local, int64_t first) const;
   void load_heads_of_stages();
   void return_heads_of_stages(Answer& answer) const;
   int32_t place_in_stages(int32_t head) const;

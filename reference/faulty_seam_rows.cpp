@@ -5,6 +5,7 @@
 #include "sim/run/dtype.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <span>
 
@@ -29,40 +30,52 @@ SlotPlace place_of(const BatchSlots& slots, int64_t token, Side side) {
 }  // namespace
 
 template <class T>
-void FaultySeam<T>::rotate_by_local_rows(bool follows_on) {
+void FaultySeam<T>::rotate_by_wrong_positions() {
   const Plan& plan = parts_.plan;
   for (const RankId rank : plan.home.ids()) {
     const HomeBuffers& home = plan.home[rank];
     if (!walk_.fault->happens_at(rank, StepId{0})) continue;
-    rotate_side(parts_.inputs.q, plan.q_lists[rank], Side::q, follows_on,
-                parts_.memory.at(home.q).first);
-    rotate_side(parts_.inputs.k, plan.kv_lists[rank], Side::kv, follows_on,
-                parts_.memory.at(home.kv).first);
+    rotate_side(parts_.inputs.q, rank, Side::q, parts_.memory.at(home.q).first);
+    rotate_side(parts_.inputs.k, rank, Side::kv, parts_.memory.at(home.kv).first);
   }
 }
 
-/// Loads one side again and rotates it by the number of the row inside the rank's part of its
-/// sequence; with `follows_on`, counted from the position of that part's first row.
 template <class T>
-void FaultySeam<T>::rotate_side(const Tensor& tensor, RunListId tokens, Side side, bool follows_on,
+int64_t FaultySeam<T>::wrong_position(RankId rank, int64_t rows, int64_t local,
+                                      int64_t first) const {
+  if (makes(Mistake::local_positions)) return local;
+  if (makes(Mistake::second_half_follows_on)) return first + local;
+  // Chunks r and 2P-1-r of a sequence that all P ranks would share.
+  const int64_t chunk = rows / 2, place = to_index(rank);
+  return local < chunk ? place * chunk + local
+                       : (2 * parts_.plan.layout.cp_size - 1 - place) * chunk + local - chunk;
+}
+
+/// Loads one side of a rank again, rotated by wrong positions.
+template <class T>
+void FaultySeam<T>::rotate_side(const Tensor& tensor, RankId rank, Side side,
                                 AlignedVector<T>& rows) {
   const Plan& plan = parts_.plan;
   const int64_t heads = tensor.shape[1], lanes = tensor.shape[2];
+  const std::vector<int64_t> tokens = expand(plan.list(plan.lists(side)[rank]));
+  std::map<int64_t, int64_t> rows_of_slot;
+  for (const int64_t token : tokens) ++rows_of_slot[place_of(plan.layout.slots, token, side).slot];
   int64_t open_slot = -2, local = 0, first = 0, index = 0;
-  for (const int64_t token : expand(plan.list(tokens))) {
+  for (const int64_t token : tokens) {
     const SlotPlace place = place_of(plan.layout.slots, token, side);
     if (place.slot != open_slot) {
       open_slot = place.slot;
       local = 0;
-      first = follows_on ? place.position : 0;
+      first = place.position;
     }
     T* row = rows.data() + index * heads * lanes;
     const double* source = tensor.values.data() + token * heads * lanes;
     std::transform(source, source + heads * lanes, row,
                    [](double value) { return static_cast<T>(value); });
     const int32_t latent = attention().latent_dim;
+    const int64_t position = wrong_position(rank, rows_of_slot[place.slot], local, first);
     for (int64_t head = 0; head < heads; ++head)
-      rotate_row(attention().rope_theta, first + local, static_cast<int32_t>(lanes) - latent, +1.0,
+      rotate_row(attention().rope_theta, position, static_cast<int32_t>(lanes) - latent, +1.0,
                  row + head * lanes + latent);
     round_values(plan.scenario.numerics.dtype,
                  std::span<T>(row, static_cast<size_t>(heads * lanes)));
@@ -212,8 +225,8 @@ template void FaultySeam<float>::load_heads_of_stages();
 template void FaultySeam<double>::load_heads_of_stages();
 template void FaultySeam<float>::return_heads_of_stages(Answer&) const;
 template void FaultySeam<double>::return_heads_of_stages(Answer&) const;
-template void FaultySeam<float>::rotate_by_local_rows(bool);
-template void FaultySeam<double>::rotate_by_local_rows(bool);
+template void FaultySeam<float>::rotate_by_wrong_positions();
+template void FaultySeam<double>::rotate_by_wrong_positions();
 template bool FaultySeam<float>::replaces(const TransferItem&);
 template bool FaultySeam<double>::replaces(const TransferItem&);
 

@@ -7,8 +7,9 @@ namespace {
 
 std::vector<Fault> gather() {
   std::vector<Fault> all;
-  for (auto* part : {movement_faults, backward_faults, length_faults, mask_faults, hand_over_faults,
-                     executor_faults, message_faults, partial_faults, term_faults, fp8_faults}) {
+  for (auto* part :
+       {movement_faults, backward_faults, length_faults, mask_faults, hand_over_faults,
+        executor_faults, message_faults, partial_faults, term_faults, fp8_faults, group_faults}) {
     std::vector<Fault> faults = part();
     all.insert(all.end(), std::make_move_iterator(faults.begin()),
                std::make_move_iterator(faults.end()));

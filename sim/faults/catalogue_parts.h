@@ -4,6 +4,7 @@
 
 #include "sim/faults/fault.h"
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,9 +33,16 @@ std::vector<Fault> message_faults();    // message order and matching
 std::vector<Fault> partial_faults();    // plans: results that other ranks merge
 std::vector<Fault> term_faults();       // walker: bias, ALiBi, dropout
 std::vector<Fault> fp8_faults();        // dtype fp8: scales and casts
+std::vector<Fault> group_faults();      // groups of cp_sizes, and decoders
 
 /// Shares of all blocks that a rank computed with are added on that rank and stay there.
 std::optional<PlantedFault> plant_dkv_summed_at_home(const Plan& healthy);
+
+/// Rewrites the slices of one forward item.
+using EditSlices = std::function<void(const ComputeItem&, std::vector<BandSlice>&)>;
+/// Every forward item with its slices rewritten; the site is the first one that changed.
+std::optional<PlantedFault> plant_slices(const Plan& healthy, std::string what,
+                                         const EditSlices& edit);
 
 /// Short form for planters.
 FaultSite forward_site(StageKind kind, RankId rank, StepId step, int64_t item);

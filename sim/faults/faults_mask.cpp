@@ -11,12 +11,7 @@
 #include <fmt/format.h>
 
 namespace cpscope {
-namespace {
 
-/// Rewrites the slices of one forward item.
-using EditSlices = std::function<void(const ComputeItem&, std::vector<BandSlice>&)>;
-
-/// Every forward item with its slices rewritten; the site is the first one that changed.
 std::optional<PlantedFault> plant_slices(const Plan& healthy, std::string what,
                                          const EditSlices& edit) {
   Plan plan = healthy;
@@ -35,6 +30,8 @@ std::optional<PlantedFault> plant_slices(const Plan& healthy, std::string what,
   if (!site) return std::nullopt;
   return PlantedFault{.site = *site, .what = std::move(what), .plan = std::move(plan)};
 }
+
+namespace {
 
 /// [local row] True if the row is among the first floor(length / 2P) of its chunk.
 std::vector<bool> rows_after_floor(const Plan& plan, RunListId list) {

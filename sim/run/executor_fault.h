@@ -14,6 +14,7 @@ namespace cpscope {
 enum class Mistake {
   local_positions,         // rotary embedding by row of the rank's buffer
   second_half_follows_on,  // rotary embedding: the second chunk continues after the first one
+  positions_of_all_ranks,  // rotary embedding: cp_sizes' groups rotate as if all ranks shared them
   heads_transposed,        // a rank's queries land [head, row] where [row, head] is read
   first_kv_head_for_all,   // every rank gets KV head 0
   kv_head_modulo,          // query head h reads KV head h mod kv_heads

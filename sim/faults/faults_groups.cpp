@@ -1,0 +1,138 @@
+#include "sim/faults/catalogue_parts.h"
+#include "sim/plan/band.h"
+#include "sim/plan/token_run.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+/// The rank that owns the tokens of a list, or of a part of it.
+std::optional<int32_t> owner_of(const Plan& plan, Side side, RunListId list) {
+  if (plan.rows(list) == 0) return std::nullopt;
+  const int64_t token = plan.list(list).front().begin;
+  for (const RankId rank : plan.layout.runs(side).ids()) {
+    for (const TokenRun& run : plan.layout.runs(side)[rank]) {
+      if (token >= run.begin && token < run.end && (token - run.begin) % run.stride == 0)
+        return to_index(rank);
+    }
+  }
+  return std::nullopt;
+}
+
+/// A group of four is made of two groups of two: neither half meets the keys of the other.
+std::optional<PlantedFault> plant_group_in_halves(const Plan& healthy) {
+  const auto half_of = [&](int32_t rank) {
+    for (const CpRound& round : healthy.layout.rounds) {
+      for (const CpGroup& group : round.groups) {
+        if (group.size == 4 && rank >= group.first_rank && rank < group.first_rank + group.size)
+          return (rank - group.first_rank) / 2;
+      }
+    }
+    return -1;
+  };
+  return plant_slices(healthy,
+                      "the four ranks of a group are two groups of two, which never exchange keys",
+                      [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
+                        const auto owner = owner_of(healthy, Side::kv, item.kv_tokens);
+                        if (owner && half_of(*owner) != half_of(to_index(item.rank)))
+                          slices.clear();
+                      });
+}
+
+std::optional<PlantedFault> plant_positions_of_all_ranks(const Plan& healthy) {
+  if (healthy.scenario.attention.rope_theta == 0) return std::nullopt;
+  for (const CpRound& round : healthy.layout.rounds) {
+    for (const CpGroup& group : round.groups) {
+      if (group.size == healthy.layout.cp_size) continue;
+      // The first rank's first chunk has the same positions, its second chunk others.
+      return PlantedFault{.site = {.item = {.kind = StageKind::transfer},
+                                   .rank = RankId{group.first_rank},
+                                   .is_load = true},
+                          .what = "rows are rotated as if all ranks shared their sequence",
+                          .mistake = plant_mistake(Mistake::positions_of_all_ranks, {})};
+    }
+  }
+  return std::nullopt;
+}
+
+/// Valid tokens of the only sequence in a list.
+int32_t count_valid(const Plan& plan, Side side, RunListId list) {
+  const SlotSide slot = plan.layout.slots.sequences.front().side(side);
+  const std::vector<int64_t> tokens = expand(plan.list(list));
+  return static_cast<int32_t>(
+      std::count_if(tokens.begin(), tokens.end(), [&](int64_t id) { return slot.is_valid(id); }));
+}
+
+/// Drafts see the keys of a rank as if these were the end of the sequence.
+std::optional<PlantedFault> plant_drafts_by_local_length(const Plan& healthy) {
+  if (healthy.layout.slots.sequences.size() != 1) return std::nullopt;
+  return plant_slices(healthy,
+                      "the last query sees all keys of a rank, those before it one key less each",
+                      [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
+                        const int32_t rows = count_valid(healthy, Side::q, item.q_tokens);
+                        const int32_t keys = count_valid(healthy, Side::kv, item.kv_tokens);
+                        slices = {{0, rows, 0, keys, -rows, keys - rows}};
+                      });
+}
+
+}  // namespace
+
+std::vector<Fault> group_faults() {
+  const std::string sizes = "cp_size = 4\ncp_sizes = ";
+  const std::string drafts =
+      "cp_size = 2\ncp_comm_type = \"gather_q\"\nlayout = \"striped\"\nstripe = 4";
+  const std::string bottom_right = "attn_mask_type = \"causal_bottom_right\"";
+  return {
+      {.name = "group_of_fewer_ranks",
+       .field_class = "M10",
+       .place = FaultPlace::plan,
+       .detector = Detector::count,
+       .source = "NVIDIA/Megatron-LM PR#5679",
+       .wild = "Groups were cut from ranks whose number they do not divide: who requested four "
+               "ranks could get the two that were left.",
+       .scenario =
+           scenario_text({.batch = "lengths = [64, 30, 17]", .parallel = sizes + "[4, 2, 1]"}),
+       .blind = BlindScenario{scenario_text({.batch = "lengths = [64, 30, 17]",
+                                             .parallel = sizes + "[2, 2, 1]"}),
+                              "no group has four ranks"},
+       .plant = plant_group_in_halves},
+      {.name = "rope_of_all_ranks_in_a_group",
+       .field_class = "M11",
+       .place = FaultPlace::inputs,
+       .detector = Detector::position,
+       .source = "NVIDIA/Megatron-LM PR#6821",
+       .wild = "Hybrid context parallelism bound a group to each batch, and RoPE got the group of "
+               "all ranks: wrong positions, NaN gradients, or a model that trains and is wrong.",
+       .scenario = scenario_text({.attention = "rope_theta = 10000.0",
+                                  .batch = "lengths = [64, 32, 16]",
+                                  .parallel = sizes + "[4, 2, 1]"}),
+       .blind = BlindScenario{scenario_text({.attention = "rope_theta = 10000.0",
+                                             .batch = "lengths = [64, 32]",
+                                             .parallel = sizes + "[4, 4]"}),
+                              "every group has all ranks"},
+       .plant = plant_positions_of_all_ranks},
+      {.name = "drafts_masked_by_local_length",
+       .field_class = "M12",
+       .place = FaultPlace::plan,
+       .detector = Detector::count,
+       .source = "lightseekorg/tokenspeed PR#364",
+       .wild = "Each rank of a decoder holds every P-th block of keys. The kernel masked drafts "
+               "against the number of keys on its rank, so that they missed keys before them.",
+       .scenario = scenario_text({.attention = bottom_right,
+                                  .batch = "lengths = [4]\nkv_lengths = [48]",
+                                  .parallel = drafts,
+                                  .numerics = "dtype = \"fp32\"\nbackward = false"}),
+       .blind = BlindScenario{scenario_text({.attention = bottom_right,
+                                             .batch = "lengths = [1]\nkv_lengths = [48]",
+                                             .parallel = drafts,
+                                             .numerics = "dtype = \"fp32\"\nbackward = false"}),
+                              "a single query sees all keys"},
+       .plant = plant_drafts_by_local_length},
+  };
+}
+
+}  // namespace cpscope
