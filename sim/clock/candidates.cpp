@@ -5,6 +5,7 @@
 #include "sim/clock/clock.h"
 #include "sim/plan/plan_summary.h"
 #include "sim/plan/planner/planner.h"
+#include "sim/plan/planner/planner_reshard.h"
 
 #include <algorithm>
 #include <array>
@@ -87,7 +88,7 @@ void fill(Candidate& candidate, const Plan& plan, const Timeline& timeline,
 }
 
 /// Sort key in the order of list_candidates; uses only the keys that the candidate's type reads.
-std::array<int64_t, 9> list_place(const Parallel& way) {
+std::array<int64_t, 10> list_place(const Parallel& way) {
   const auto index_in = [](const auto& all, auto value) {
     return static_cast<int64_t>(std::find(all.begin(), all.end(), value) - all.begin());
   };
@@ -102,7 +103,8 @@ std::array<int64_t, 9> list_place(const Parallel& way) {
           way.comm_type == CommType::group_cast ? static_cast<int64_t>(way.dispatch) : 0,
           has_head_stages(way.comm_type) ? way.heads_per_stage : 0,
           has_windows(way.comm_type) ? way.ring_window : 0,
-          has_ring_backward(way.comm_type) ? static_cast<int64_t>(way.ring_backward) : 0};
+          has_ring_backward(way.comm_type) ? static_cast<int64_t>(way.ring_backward) : 0,
+          static_cast<int64_t>(way.group_rule)};
 }
 
 /// Only the first complaint: a table has one line for it.
@@ -133,7 +135,7 @@ void number_times(std::vector<Candidate>& candidates) {
 /// simplest layout, then the simplest communication.
 auto preference(const Candidate& candidate) {
   const Parallel& way = candidate.parallel;
-  const std::array<int64_t, 9> place = list_place(way);
+  const std::array<int64_t, 10> place = list_place(way);
   const bool has_usual_chunk =
       !has_chunks(way.layout) || way.dispatch_chunk == Parallel{}.dispatch_chunk;
   return std::tuple(!candidate.is_own, place[2], !has_usual_chunk, place[3], place[4], place[0],
@@ -232,6 +234,9 @@ std::string name_way(const Parallel& parallel) {
   if (has_chunks(parallel.layout)) name += fmt::format(" {}", parallel.dispatch_chunk);
   if (parallel.layout == LayoutKind::striped && parallel.stripe != 1)
     name += fmt::format(" of {}", parallel.stripe);
+  if (parallel.group_rule == GroupRule::hybrid)
+    name += fmt::format(", hybrid of {}", parallel.max_tokens_per_rank);
+  if (parallel.group_rule == GroupRule::given) name += ", sizes given";
   return name;
 }
 
@@ -260,6 +265,17 @@ std::vector<Parallel> list_candidates(const Scenario& scenario,
     });
     if (!is_there) list.push_back(parallel);
   };
+  const auto add_with_rounds = [&](Parallel parallel) {
+    parallel.group_rule = GroupRule::all_ranks;
+    add(parallel);
+    if (!may_work_in_rounds(parallel.comm_type) || !may_work_in_rounds(parallel.layout) ||
+        scenario.batch.qkv_format != QkvFormat::thd)
+      return;
+    parallel.group_rule = own.group_rule;
+    if (has_rounds(own)) add(parallel);
+    parallel.group_rule = GroupRule::hybrid;
+    if (own.max_tokens_per_rank > 0) add(parallel);
+  };
   for (const CommType comm : kUsualTypes) {
     std::vector<int32_t> sizes{0};  // of groups, if the type has a choice
     if (comm == CommType::a2a_p2p) sizes = a2a_sizes_of(scenario);
@@ -278,12 +294,12 @@ std::vector<Parallel> list_candidates(const Scenario& scenario,
         parallel.imported = {};
         if (layout != own.layout) parallel.stripe = 1;
         if (!has_chunks(layout)) {
-          add(parallel);
+          add_with_rounds(parallel);
           continue;
         }
         for (const int64_t chunk : dispatch_chunks) {
           parallel.dispatch_chunk = chunk;
-          add(parallel);
+          add_with_rounds(parallel);
         }
       }
     }
@@ -297,7 +313,8 @@ bool is_same_way(const Parallel& a, const Parallel& b) {
          (a.comm_type != CommType::mesh || a.mesh_q == b.mesh_q) &&
          (!has_windows(a.comm_type) || a.ring_window == b.ring_window) &&
          (!has_ring_backward(a.comm_type) || a.ring_backward == b.ring_backward) &&
-         adds_scaled_partials(a) == adds_scaled_partials(b) &&
+         adds_scaled_partials(a) == adds_scaled_partials(b) && a.group_rule == b.group_rule &&
+         (a.group_rule != GroupRule::given || a.cp_sizes == b.cp_sizes) &&
          (!has_head_stages(a.comm_type) || a.heads_per_stage == b.heads_per_stage) &&
          (!has_chunks(a.layout) || a.dispatch_chunk == b.dispatch_chunk) &&
          (a.layout != LayoutKind::striped || a.stripe == b.stripe) &&
@@ -328,6 +345,7 @@ Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& clu
   if (const auto error = refuse_small_cluster(scenario, cluster)) return *error;
   Candidates result{cluster.name, stack.value()->name, cluster.device.memory_gib, {}, -1, -1};
   result.note = note_on_times(scenario);
+  result.reshards = options.reshards;
   for (const Parallel& parallel :
        list_candidates(scenario, options.dispatch_chunks, windows_of(scenario, cluster))) {
     Candidate candidate;
@@ -338,6 +356,38 @@ Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& clu
   result.candidates.front().is_own = true;
   return result;
 }
+
+namespace {
+
+/// Adds the time and the bytes of the changes between the candidate's order and consecutive tokens.
+/// One in the other direction has the same messages the other way round.
+std::optional<Error> add_reshards(const Scenario& scenario, const Cluster& cluster,
+                                  const CandidateOptions& options, Candidate& candidate) {
+  Scenario in_order = scenario;
+  in_order.parallel.layout = LayoutKind::contiguous;
+  in_order.parallel.group_rule = GroupRule::all_ranks;
+  const Result<Layout> to = make_layout(in_order);
+  if (!to) return to.error();
+  const Result<Plan> plan = plan_reshard(scenario, to.value());
+  if (!plan) return plan.error();
+  const Plan& moves = plan.value();
+  IdVector<RankId, int64_t> sent(moves.home.size());
+  for (const TransferItem& item : moves.forward.transfers) sent[item.src] += item.bytes;
+  const int64_t most = *std::max_element(sent.begin(), sent.end());
+  if (most == 0) return std::nullopt;
+  const Result<Timeline> timeline = predict(moves, cluster, {options.stack, false});
+  if (!timeline) return timeline.error();
+  const Result<const Stack*> stack = find_stack(cluster, options.stack);
+  if (!stack) return stack.error();
+  const int32_t count = options.reshards * (scenario.numerics.backward ? 2 : 1);
+  // A change is a call inside a layer, not a pass of its own.
+  candidate.reshard_us =
+      count * std::max(0.0, timeline.value().forward.total_us - stack.value()->pass_us);
+  candidate.bytes_sent += count * most;
+  return std::nullopt;
+}
+
+}  // namespace
 
 void try_candidate(const Scenario& scenario, const Cluster& cluster,
                    const CandidateOptions& options, Candidate& candidate) {
@@ -360,6 +410,9 @@ void try_candidate(const Scenario& scenario, const Cluster& cluster,
     return;
   }
   fill(candidate, plan.value(), timeline.value(), cluster);
+  if (options.reshards == 0) return;
+  if (const auto error = add_reshards(other, cluster, options, candidate))
+    candidate.refusal = reason_of(*error);
 }
 
 void finish_comparison(Candidates& comparison) {
@@ -419,7 +472,7 @@ std::string comparison_csv(const Candidates& comparison) {
       "cp_comm_type,layout,a2a_size,dispatch_chunk,stripe,status,forward_us,backward_us,total_us,"
       "exposed_us,bytes_sent,kv_necessary,kv_moved,kv_moved_over_necessary,rank_max_over_mean,"
       "critical_path_over_ideal,padding_share,memory_bytes,fits,is_pareto,is_best,is_own,mesh_q,"
-      "ring_window,ring_backward,heads_per_stage,combine,dispatch,is_searched,reason\n";
+      "ring_window,ring_backward,heads_per_stage,combine,dispatch,is_searched,cp_sizes,reason\n";
   for (size_t i = 0; i < comparison.candidates.size(); ++i) {
     const Candidate& c = comparison.candidates[i];
     text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},",
@@ -430,10 +483,10 @@ std::string comparison_csv(const Candidates& comparison) {
                         kv_ratio_field(c), c.rank_max_over_mean, c.critical_path_over_ideal,
                         c.padding_share, c.memory_bytes, c.fits ? 1 : 0, c.is_pareto ? 1 : 0,
                         static_cast<int64_t>(i) == comparison.best ? 1 : 0, c.is_own ? 1 : 0);
-    text += fmt::format("{},{},{},{},{},{},{},{}\n", c.parallel.mesh_q, c.parallel.ring_window,
+    text += fmt::format("{},{},{},{},{},{},{},{},{}\n", c.parallel.mesh_q, c.parallel.ring_window,
                         to_name(c.parallel.ring_backward), c.parallel.heads_per_stage,
                         to_name(c.parallel.combine), to_name(c.parallel.dispatch),
-                        c.is_searched ? 1 : 0, quoted(c.refusal));
+                        c.is_searched ? 1 : 0, to_name(c.parallel.group_rule), quoted(c.refusal));
   }
   return text;
 }

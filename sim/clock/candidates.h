@@ -42,7 +42,9 @@ struct Candidate {
   bool is_wasteful = false;  // pads far more than the minimum
   bool is_searched = false;  // tried by a search alone (search.h)
 
-  double total_us() const { return forward_us + backward_us; }
+  double reshard_us = 0;     // of all changes of order that CandidateOptions::reshards asks for
+
+  double total_us() const { return forward_us + backward_us + reshard_us; }
   bool can_be_best() const { return refusal.empty() && fits && !is_wasteful; }
 };
 
@@ -94,11 +96,15 @@ struct Candidates {
   double most_padding = 1;            // fraction of the rows above which a candidate is wasteful
   std::optional<SearchReport> search = {};
   std::string note = {};              // note_on_times
+  int32_t reshards = 0;               // CandidateOptions::reshards
 };
 
 struct CandidateOptions {
   std::string_view stack = {};
   std::vector<int64_t> dispatch_chunks = {256, 512, 1024, 2048};
+  /// Changes of order in the forward of a layer: layers of other kinds, such as state-space models,
+  /// need consecutive tokens on each rank (layout contiguous). The backward has as many.
+  int32_t reshards = 0;
   RunControl control = {};
   // Why a candidate is not even planned (it would not fit in this machine's memory); may be empty.
   std::function<std::optional<Error>(const Scenario&)> refuse = {};

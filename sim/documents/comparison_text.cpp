@@ -45,6 +45,7 @@ Json candidate_json(const Candidate& candidate, bool is_best) {
                {"ring_backward", to_name(parallel.ring_backward)},
                {"heads_per_stage", parallel.heads_per_stage},
                {"combine", to_name(parallel.combine)},
+               {"cp_sizes", to_name(parallel.group_rule)},
                {"is_searched", candidate.is_searched},
                {"is_own", candidate.is_own},
                {"status", candidate.refusal.empty() ? "predicted" : "refused"}};
@@ -62,6 +63,7 @@ Json candidate_json(const Candidate& candidate, bool is_best) {
                      {"launch_of_compute", candidate.mean.launch_us},
                      {"partner_of_exposed", candidate.mean.partner_us},
                      {"host_of_idle", candidate.mean.host_us}};
+  json["reshard_us"] = candidate.reshard_us;
   json["exposed_us"] = candidate.exposed_us;
   json["bytes_sent_by_busiest_rank"] = candidate.bytes_sent;
   json["kv_bytes"] = kv_json(candidate);
@@ -204,6 +206,13 @@ void write_comparison_text(const Candidates& comparison, bool is_full, std::ostr
       "{} candidates on {}, stack {}: predicted, not measured; * no other is as good in time, "
       "bytes and memory\n",
       comparison.candidates.size(), comparison.cluster, comparison.stack);
+  if (comparison.reshards > 0) {
+    out << fmt::format(
+        "with {} change{} to the order of layout contiguous, or back, in the forward of a layer, "
+        "and "
+        "as many in its backward\n",
+        comparison.reshards, comparison.reshards == 1 ? "" : "s");
+  }
   size_t width = 33;
   for (size_t i = 0; i < comparison.candidates.size(); ++i) {
     const Candidate& c = comparison.candidates[i];
@@ -227,12 +236,13 @@ void write_comparison_text(const Candidates& comparison, bool is_full, std::ostr
     }
     out << fmt::format(
         "{}{:<{}} {:>10.3f} {:>10.3f} {:>9.3f} {:>9.1f} {:>9} {:>9.3f} {:>6.2f} "
-        "{:>7.2f} {:>7.2f}{}{}{}\n",
+        "{:>7.2f} {:>7.2f}{}{}{}{}\n",
         c.is_pareto ? '*' : ' ', c.name, width, c.total_us() * 1e-3, c.forward_us * 1e-3,
         c.exposed_us * 1e-3, static_cast<double>(c.bytes_sent) / (1 << 20), describe_kv_ratio(c),
         c.rank_max_over_mean, c.critical_path_over_ideal, 100 * c.padding_share,
-        gibibytes(c.memory_bytes), is_the_best(comparison, i) ? "  <- best" : "",
-        c.is_own ? "  (the scenario's own)" : "",
+        gibibytes(c.memory_bytes),
+        c.reshard_us > 0 ? fmt::format("  {:.3f} ms of changes", c.reshard_us * 1e-3) : "",
+        is_the_best(comparison, i) ? "  <- best" : "", c.is_own ? "  (the scenario's own)" : "",
         !c.fits         ? "  does not fit"
         : c.is_wasteful ? "  pads too much"
                         : "");
@@ -259,7 +269,8 @@ std::string comparison_json(const Candidates& comparison) {
   Json json = {{"schema", 1},
                {"cluster", comparison.cluster},
                {"stack", comparison.stack},
-               {"device_memory_gib", comparison.device_memory_gib}};
+               {"device_memory_gib", comparison.device_memory_gib},
+               {"reshards", comparison.reshards}};
   Json rows = Json::array();
   for (size_t i = 0; i < comparison.candidates.size(); ++i)
     rows.push_back(candidate_json(comparison.candidates[i], is_the_best(comparison, i)));

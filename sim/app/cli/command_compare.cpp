@@ -21,6 +21,7 @@ struct CompareArguments {
   std::vector<std::string> out_paths;
   std::string csv_path, theme = "dark";
   std::optional<double> memory_gib;
+  int32_t reshards = 0;
   SearchOptions search = {};
   bool is_search = false, json = false, full = false;
 };
@@ -52,6 +53,7 @@ int command_compare(const CompareArguments& options, const Tools& tools) {
   SearchOptions search = options.search;
   CandidateOptions& candidates = search.candidates;
   candidates.stack = options.on.stack;
+  candidates.reshards = options.reshards;
   if (!options.dispatch_chunks.empty()) candidates.dispatch_chunks = options.dispatch_chunks;
   ProgressBar bar(!options.json || options.is_search);
   candidates.control.progress = bar.phase("candidates");
@@ -93,6 +95,11 @@ Command add_compare(CLI::App& app, const Tools& tools) {
                    "chunks to try for lpt and lpt_local (default 256,512,1024,2048)")
       ->delimiter(',')
       ->check(whole_number(1, int64_t{1} << 31));
+  compare
+      ->add_option("--reshards", options->reshards,
+                   "changes between the way's order and consecutive tokens in the forward of a "
+                   "layer, for layers that need tokens in order (state-space models, convolutions)")
+      ->check(whole_number(1, 64));
   compare->add_option("--csv", options->csv_path, "also write the table to this file")
       ->check(kNotEmpty);
   compare

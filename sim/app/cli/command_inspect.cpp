@@ -5,6 +5,7 @@
 #include "sim/findings/error_document.h"
 #include "sim/plan/check/plan_text.h"
 #include "sim/plan/document/plan_document.h"
+#include "sim/plan/local_keys.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/scenario/key_place.h"
 
@@ -12,6 +13,7 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace cpscope {
 
@@ -19,7 +21,8 @@ namespace {
 
 struct LayoutArguments {
   std::string scenario_path;
-  bool json = false, full = false;
+  bool json = false, full = false, has_local_keys = false;
+  int64_t decode_steps = 0;
 };
 
 struct PlanArguments {
@@ -77,6 +80,8 @@ void write_layout_text(const Plan& plan, std::ostream& out) {
     out << fmt::format("sequence {}: q {}; kv {}\n", s, describe_slot(slot.side(Side::q)),
                        describe_slot(slot.side(Side::kv)));
   }
+  for (size_t k = 0; k < plan.layout.rounds.size(); ++k)
+    out << describe_round(plan.layout, k) << '\n';
   for (const RankId rank : plan.layout.q_runs.ids()) {
     out << fmt::format("rank {}: q {}", to_index(rank), describe_owned(plan.layout, Side::q, rank));
     if (!plan.layout.same_kv) out << "; kv " << describe_owned(plan.layout, Side::kv, rank);
@@ -100,6 +105,39 @@ void write_summary_text(const CheckedPlan& checked, const PlanSummary& summary, 
     out << fmt::format("{} {}: {}\n", check.ok ? "proved" : "BROKEN", check.name, check.detail);
 }
 
+Json counts_json(const std::vector<LocalKeys>& counts) {
+  Json json = Json::array();
+  for (const LocalKeys& one : counts)
+    json.push_back({{"sequence", one.sequence}, {"query", one.query}, {"keys", one.keys}});
+  return json;
+}
+
+Json appended_json(const std::vector<AppendedKey>& appended) {
+  Json json = Json::array();
+  for (const AppendedKey& one : appended)
+    json.push_back({{"step", one.step},
+                    {"sequence", one.sequence},
+                    {"position", one.position},
+                    {"rank", one.rank},
+                    {"row", one.row},
+                    {"keys", one.keys}});
+  return json;
+}
+
+void write_counts_text(const std::vector<LocalKeys>& counts, std::ostream& out) {
+  for (const LocalKeys& one : counts)
+    out << fmt::format("sequence {}, query {}: keys that it sees on each rank: {}\n", one.sequence,
+                       one.query, fmt::join(one.keys, ", "));
+}
+
+void write_appended_text(const std::vector<AppendedKey>& appended, std::ostream& out) {
+  for (const AppendedKey& one : appended)
+    out << fmt::format(
+        "step {}: rank {} appends token {} of sequence {} as its key {}; keys of each "
+        "rank: {}\n",
+        one.step, one.rank, one.position, one.sequence, one.row, fmt::join(one.keys, ", "));
+}
+
 int command_layout(const LayoutArguments& options, const Tools&) {
   const Result<LoadedScenario> loaded = load_with_warnings(options.scenario_path);
   if (!loaded) return report(loaded.error());
@@ -113,12 +151,24 @@ int command_layout(const LayoutArguments& options, const Tools&) {
     if (!layout) return report(layout.error(), loaded.value());
     plan.layout = std::move(layout).value();
   }
+  Result<std::vector<LocalKeys>> counts = std::vector<LocalKeys>{};
+  if (options.has_local_keys) counts = count_local_keys(plan.scenario, plan.layout);
+  if (!counts) return report(counts.error(), loaded.value());
+  Result<std::vector<AppendedKey>> appended = std::vector<AppendedKey>{};
+  if (options.decode_steps > 0)
+    appended = grow_cache(plan.scenario, plan.layout, options.decode_steps);
+  if (!appended) return report(appended.error(), loaded.value());
   if (options.json) {
     if (const auto error = lack_of_memory_for_document(plan.layout, options.full))
       return report(*error);
-    std::cout << print_json(layout_json(plan, options.full)) << '\n';
+    Json json = layout_json(plan, options.full);
+    if (options.has_local_keys) json["local_keys"] = counts_json(counts.value());
+    if (options.decode_steps > 0) json["decode_steps"] = appended_json(appended.value());
+    std::cout << print_json(json) << '\n';
   } else {
     write_layout_text(plan, std::cout);
+    write_counts_text(counts.value(), std::cout);
+    write_appended_text(appended.value(), std::cout);
   }
   return 0;
 }
@@ -133,6 +183,13 @@ Command add_layout(CLI::App& app, const Tools& tools) {
   layout->add_flag(
       "--full", options->full,
       "also write out every local slot: token, sequence, position, and the a2a gather indices");
+  layout->add_flag("--local-keys", options->has_local_keys,
+                   "how many keys of each rank every query sees: local lengths of a decoder, one "
+                   "for each draft");
+  layout
+      ->add_option("--decode-steps", options->decode_steps,
+                   "the next N tokens of every sequence: which rank appends them to its cache")
+      ->check(CLI::Range(int64_t{1}, kMaxLocalKeys));
   layout->footer("Example: cpscope layout scenarios/thd_padding_p2p.toml --json --full");
   return {layout, [options, tools] { return command_layout(*options, tools); }};
 }

@@ -1,0 +1,113 @@
+#include "sim/plan/local_keys.h"
+
+#include "tests/sim/plan/plan_cases.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+// Local lengths of decoders, and the ranks that append to their caches.
+
+namespace cpscope::tests {
+namespace {
+
+/// Keys of the first `length` tokens on a rank, which are dealt round robin in blocks (vLLM's
+/// interleave, TensorRT-LLM's tokens_per_block).
+int64_t dealt(int64_t length, int64_t block, int64_t ranks, int64_t rank) {
+  const int64_t round = block * ranks;
+  return length / round * block + std::clamp(length % round - rank * block, int64_t{0}, block);
+}
+
+/// Requests with some drafts each, whose caches begin on rank 0.
+Scenario make_decoder(std::vector<int64_t> drafts, std::vector<int64_t> keys, int32_t ranks,
+                      int64_t block) {
+  Scenario scenario = make_cross_case(std::move(drafts), std::move(keys), ranks,
+                                      LayoutKind::striped, CommType::gather_q);
+  scenario.attention.mask_type = MaskType::causal_bottom_right;
+  scenario.parallel.stripe = block;
+  scenario.batch.slot_multiple = block * ranks;
+  for (auto* slots : {&scenario.batch.slots, &scenario.batch.kv_slots})
+    for (int64_t& slot : *slots)
+      slot = (slot + block * ranks - 1) / (block * ranks) * (block * ranks);
+  return scenario;
+}
+
+TEST(LocalKeys, AreThoseOfDealtBlocksUpToEachDraft) {
+  for (const int32_t ranks : {1, 2, 3, 8}) {
+    for (const int64_t block : {1, 4, 16}) {
+      const Scenario scenario = make_decoder({1, 3, 2}, {130, 47, 5}, ranks, block);
+      const Result<std::vector<LocalKeys>> counts = count_local_keys(scenario, layout_of(scenario));
+      ASSERT_TRUE(counts);
+      ASSERT_EQ(counts.value().size(), 6u);
+      for (const LocalKeys& one : counts.value()) {
+        const auto s = static_cast<size_t>(one.sequence);
+        const int64_t seen =
+            scenario.batch.kv_lengths[s] - scenario.batch.lengths[s] + one.query + 1;
+        for (int32_t rank = 0; rank < ranks; ++rank)
+          EXPECT_EQ(one.keys[static_cast<size_t>(rank)], dealt(seen, block, ranks, rank))
+              << ranks << " ranks, blocks of " << block << ", sequence " << s << ", query "
+              << one.query;
+      }
+    }
+  }
+}
+
+TEST(LocalKeys, FollowAnyMaskAndLayout) {
+  Scenario scenario = make_case({40, 24}, 4);
+  scenario.attention.window_left = 9;
+  const Result<std::vector<LocalKeys>> counts = count_local_keys(scenario, layout_of(scenario));
+  ASSERT_TRUE(counts);
+  const Order order = key_order(layout_of(scenario));
+  for (const LocalKeys& one : counts.value()) {
+    const int64_t begin = one.sequence == 0 ? 0 : 40;
+    for (size_t rank = 0; rank < order.size(); ++rank) {
+      const auto visible = std::count_if(order[rank].begin(), order[rank].end(), [&](int64_t id) {
+        const int64_t key = id - begin;
+        return key >= std::max<int64_t>(0, one.query - 9) && key <= one.query;
+      });
+      EXPECT_EQ(one.keys[rank], visible) << one.sequence << ", " << one.query << ", " << rank;
+    }
+  }
+}
+
+TEST(GrowingCache, AppendsTokenAfterTokenToTheRankOfItsBlock) {
+  const Scenario scenario = make_decoder({1, 1}, {30, 7}, 3, 4);
+  const Result<std::vector<AppendedKey>> appended = grow_cache(scenario, layout_of(scenario), 25);
+  ASSERT_TRUE(appended);
+  ASSERT_EQ(appended.value().size(), 50u);
+  for (const AppendedKey& key : appended.value()) {
+    const int64_t before = scenario.batch.kv_lengths[static_cast<size_t>(key.sequence)];
+    EXPECT_EQ(key.position, before + key.step - 1);
+    EXPECT_EQ(key.rank, key.position / 4 % 3);
+    EXPECT_EQ(key.row, dealt(key.position, 4, 3, key.rank));
+    for (int32_t rank = 0; rank < 3; ++rank)
+      EXPECT_EQ(key.keys[static_cast<size_t>(rank)], dealt(key.position + 1, 4, 3, rank));
+  }
+}
+
+TEST(GrowingCache, IsRejectedWhereKeysWouldMove) {
+  Scenario scenario = make_decoder({1, 1}, {30, 7}, 3, 4);
+  scenario.parallel.layout = LayoutKind::dual_chunk;
+  const Result<std::vector<AppendedKey>> moved = grow_cache(scenario, layout_of(scenario), 1);
+  ASSERT_FALSE(moved);
+  EXPECT_NE(moved.error().complaints.front().what.find("layout dual_chunk"), std::string::npos);
+  scenario = make_decoder({1, 1}, {30, 7}, 3, 4);
+  scenario.batch.kv_slots = {30, 7};
+  scenario.batch.slot_multiple = 1;
+  const Result<std::vector<AppendedKey>> within = grow_cache(scenario, layout_of(scenario), 1);
+  ASSERT_FALSE(within);
+  EXPECT_EQ(within.error().complaints.front().what,
+            "keys of sequence 1 begin at token 30, within a round of 3 stripes of 4");
+}
+
+TEST(LocalKeys, OfMoreQueriesThanAnyoneReadsAreRejected) {
+  const Scenario scenario = make_case({4'194'305}, 1);
+  const Result<std::vector<LocalKeys>> counts = count_local_keys(scenario, layout_of(scenario));
+  ASSERT_FALSE(counts);
+  EXPECT_NE(counts.error().complaints.front().what.find("4194305 queries on 1 ranks"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace cpscope::tests
