@@ -126,7 +126,7 @@ class Link:
             return
         import datetime
 
-        import torch.distributed
+        import torch.distributed  # type: ignore[import-not-found,unused-ignore]
         dist: Any = torch.distributed  # its types differ between versions
         if hasattr(group, "get_group"):  # a DeviceMesh
             group = group.get_group()
@@ -168,13 +168,13 @@ class Link:
             self._store.delete_key(f"{self._key}/{call}/{what}")
 
     def send(self, tensor: Any) -> None:
-        import torch
-        import torch.distributed as dist
+        import torch  # type: ignore[import-not-found,unused-ignore]
+        import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
         dist.send(tensor.contiguous().view(-1).view(torch.uint8), self._ranks[self.judge], group=self._gloo)
 
     def receive(self, rank: int, shape: list[int], dtype: str) -> Any:
-        import torch
-        import torch.distributed as dist
+        import torch  # type: ignore[import-not-found,unused-ignore]
+        import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
         tensor = torch.empty(shape, dtype=getattr(torch, dtype))
         dist.recv(tensor.view(-1).view(torch.uint8), self._ranks[rank], group=self._gloo)
         return tensor
@@ -182,14 +182,14 @@ class Link:
     def close(self) -> None:
         if self._gloo is None:
             return
-        import torch.distributed as dist
+        import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
         gloo, self._gloo = self._gloo, None
         if dist.is_initialized():
             dist.destroy_process_group(gloo)
 
 
 def _is_distributed() -> bool:
-    import torch.distributed as dist
+    import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
     return bool(dist.is_available() and dist.is_initialized())
 
 
@@ -515,7 +515,7 @@ class _SideStream:
         self._contexts = contextlib.ExitStack()
 
     def __enter__(self) -> None:
-        import torch
+        import torch  # type: ignore[import-not-found,unused-ignore]
         cuda: Any = torch.cuda
         devices = {tensor.device for tensor in self._record.tensors.values() if tensor.device.type == "cuda"}
         if not devices:  # copies in host memory, which the device may still be writing

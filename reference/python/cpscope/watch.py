@@ -87,11 +87,11 @@ class Watch:
     def __init__(self, targets: list[Any], group: Any, scenario: Scenario | Callable[[Call], Scenario], every: int, judge: int, timeout: float,
                  options: GradeOptions, tensors: Callable[[Call], Mapping[str, Any]] | None, gradients: bool, keep: str,
                  on_verdict: Callable[[Verdict], object] | None, logger: logging.Logger | None, on_fail: str):
-        import torch
+        import torch  # type: ignore[import-not-found,unused-ignore]
         if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 1):
             raise input_error(f"cpscope.watch needs PyTorch 2.1 or later: {torch.__version__}")
         self._torch: Any = torch
-        import torch.utils._python_dispatch as dispatch
+        import torch.utils._python_dispatch as dispatch  # type: ignore[import-not-found,unused-ignore]
         self._without_modes: Any = getattr(dispatch, "_disable_current_modes")
         self._scenario, self._find, self._every, self._gradients = scenario, tensors, every, gradients
         self._keep_on_cpu, self._on_verdict, self._logger, self._raises = keep == "cpu", on_verdict, logger, on_fail == "raise"
