@@ -115,6 +115,21 @@ TEST(CudaExecutor, CarriesOutRingsOfWindows) {
   }
 }
 
+TEST(CudaExecutor, WorksInRoundsOfGroups) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  for (const char* type : {"p2p", "a2a", "all_gather"}) {
+    for (const LayoutKind layout : {LayoutKind::dual_chunk, LayoutKind::striped}) {
+      Scenario scenario = scenario_of_pieces(type, 4, 64, "29, 12, 5, 17", 2, 4);
+      scenario.parallel.layout = layout;
+      scenario.parallel.group_rule = GroupRule::given;
+      scenario.parallel.cp_sizes = {3, 1, 2, 4};
+      const auto run = run_graded_on(executor, scenario);
+      ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
+      EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+    }
+  }
+}
+
 /// group_cast that moves the queries of a slices mask.
 Scenario moving_queries(int32_t ranks, LayoutKind layout, std::vector<MaskSlice> slices) {
   Scenario scenario = scenario_of_pieces("group_cast", ranks, 64, "61, 24", 2, 8);
