@@ -15,6 +15,8 @@ PageText rows_arrive_by_rank, rows_in_sequence, rows_go_back;
 PageText padding_fills_slots, padding_is_unseen, padding_by_rank;
 PageText parts_begin, parts_merge, parts_finish;
 PageText run_something, error_map, error_of_lse;
+PageText sizes_follow_lengths, groups_work_alone, rounds_wait;
+PageText decoder_sends, drafts_see;
 PageText window_on_ring, window_apart, window_contiguous, chunks_on_ring;
 
 }  // namespace cpscope::gui::words

@@ -2,6 +2,7 @@
 #include "gui/app/lesson.h"
 #include "gui/app/lesson_faults.h"
 #include "gui/app/lesson_words.h"
+#include "sim/plan/round_steps.h"
 
 #include <algorithm>
 #include <utility>
@@ -368,13 +369,75 @@ Lesson lesson_windows() {
             .perform = press_right}}};
 }
 
+/// The round of cp_sizes at the playhead; 0 without rounds.
+int32_t round_at(const AppState& state) {
+  const std::vector<int32_t> rounds = rounds_of_steps(state.plan()->plan(), Direction::forward);
+  const auto step = static_cast<size_t>(step_of(*state.plan(), state.playhead));
+  return step < rounds.size() ? rounds[step] : 0;
+}
+bool is_in_a_later_round(const AppState& state) { return round_at(state) > 0; }
+
+/// A rank that has no other rank in its group of the last round.
+bool has_lone_rank(const AppState& state) {
+  const auto* rank = std::get_if<RankTarget>(&state.selected());
+  const std::vector<CpRound>& rounds = state.plan()->plan().layout.rounds;
+  return rank != nullptr && !rounds.empty() &&
+         std::any_of(rounds.back().groups.begin(), rounds.back().groups.end(),
+                     [&](const CpGroup& group) {
+                       return group.size == 1 && group.first_rank == rank->rank;
+                     });
+}
+
+void select_lone_rank(AppState& state) {
+  for (int32_t rank = 0; rank < state.plan()->num_ranks() && !has_lone_rank(state); ++rank)
+    select(state, RankTarget{rank});
+}
+
+Lesson lesson_rounds() {
+  return {"A CP size for each document",
+          "Does it pay to cut short documents as finely as long ones?",
+          {{.scenario = "hybrid_sizes",
+            .prepare = go_to_begin,
+            .view = ViewKind::layout,
+            .text = words::sizes_follow_lengths,
+            .ask = "Press Right until the second round",
+            .is_done = is_in_a_later_round,
+            .perform = [](AppState& s) { press_right_until(s, is_in_a_later_round); }},
+           {.scenario = "hybrid_sizes",
+            .prepare =
+                [](AppState& s) {
+                  go_to_begin(s);
+                  press_right_until(s, is_in_a_later_round);
+                  clear_selection(s);
+                },
+            .view = ViewKind::traffic,
+            .text = words::groups_work_alone,
+            .ask = "Click a rank that sends nothing",
+            .is_done = has_lone_rank,
+            .perform = select_lone_rank},
+           {.scenario = "hybrid_sizes", .view = ViewKind::balance, .text = words::rounds_wait}}};
+}
+
+Lesson lesson_decoder() {
+  return {"A decoder with its keys on many ranks",
+          "What travels, and which keys may a draft see?",
+          {{.scenario = "decode_drafts",
+            .prepare = go_to_begin,
+            .view = ViewKind::traffic,
+            .text = words::decoder_sends,
+            .ask = "Focus the mask view: menu View, Mask",
+            .is_done = [](const AppState& s) { return s.focus_view == ViewKind::mask; },
+            .perform = [](AppState& s) { apply_command(s, "view.focus.mask"); }},
+           {.scenario = "decode_drafts", .view = ViewKind::mask, .text = words::drafts_see}}};
+}
+
 }  // namespace
 
 std::span<const Lesson> all_lessons() {
   static const std::vector<Lesson> kLessons = {
-      lesson_split(),  lesson_idle(),     lesson_zigzag(),  lesson_striped(),
-      lesson_moves(),  lesson_reorders(), lesson_padding(), lesson_merging(),
-      lesson_errors(), lesson_windows(),  lesson_faults()};
+      lesson_split(),    lesson_idle(),    lesson_zigzag(),  lesson_striped(), lesson_moves(),
+      lesson_reorders(), lesson_padding(), lesson_merging(), lesson_errors(),  lesson_windows(),
+      lesson_rounds(),   lesson_decoder(), lesson_faults()};
   return kLessons;
 }
 
