@@ -145,12 +145,14 @@ Command add_import(CLI::App& app, const Tools& tools) {
       "lists of whole numbers: JSON, .safetensors, .pt, .npz or .npy, several for one list a "
       "rank. te: cu_seqlens, cu_seqlens_padded, indices (a list a rank); megatron: "
       "vars(packed_seq_params); torch: rearrange or restore; magi: position_ids (a list a rank); "
+      "vllm: slot_mapping (a list a rank, -1 for tokens of other ranks); "
       "all others: position_ids of the whole batch in place of cu_seqlens");
   import
       ->add_option("--from", options->from,
-                   "te (TransformerEngine), megatron, torch, ring-flash-attention, usp or magi "
-                   "(MagiAttention)")
-      ->check(CLI::IsMember({"te", "megatron", "torch", "ring-flash-attention", "usp", "magi"}));
+                   "te (TransformerEngine), megatron, torch, ring-flash-attention, usp, magi "
+                   "(MagiAttention) or vllm (its caches under decode context parallelism)")
+      ->check(CLI::IsMember(
+          {"te", "megatron", "torch", "ring-flash-attention", "usp", "magi", "vllm"}));
   import->add_option(
       "--layout", options->layout,
       "ring-flash-attention: ring, zigzag, stripe (each sequence by itself) or llama3 "

@@ -3,6 +3,7 @@
 #include "sim/plan/batch_slots.h"
 #include "sim/plan/layout.h"
 #include "sim/plan/order/order_formulas.h"
+#include "sim/plan/order/slot_mapping.h"
 #include "sim/scenario/position_ids.h"
 
 #include <algorithm>
@@ -439,6 +440,20 @@ Result<OrderImport> import_magi(const ImportRequest& request) {
   return order;
 }
 
+/// vLLM's caches: which token is in which slot of each rank.
+Result<OrderImport> import_vllm(const ImportRequest& request) {
+  const NamedLists* lists = find_lists(request, {"slot_mapping", ""});
+  if (lists == nullptr) return bad("the slots are missing: slot_mapping", "give one list a rank");
+  const Result<int64_t> ranks = find_cp_size(request, std::ssize(lists->lists));
+  if (!ranks) return ranks.error();
+  const Result<Boundaries> boundaries = find_boundaries(request, Side::q);
+  if (!boundaries) return boundaries.error();
+  std::vector<int64_t> lengths = boundaries.value().lengths;
+  if (!boundaries.value().are_known && !lists->lists.empty())
+    lengths = {std::ssize(lists->lists.front())};
+  return import_slot_mapping(lists->lists, lengths);
+}
+
 /// The first of cpscope's layouts that assigns the tokens as the order does.
 std::string find_same_layout(const OrderImport& order) {
   if (order.slots.empty() || !order.kv_ranks.empty()) return "";
@@ -477,6 +492,7 @@ std::vector<std::string> find_ignored(const ImportRequest& request) {
          "local_cp_size"});
   if (request.source == OrderSource::torch) add({"", "rearrange", "restore"});
   if (request.source == OrderSource::magi) add({""});
+  if (request.source == OrderSource::vllm) add({"", "slot_mapping"});
   std::vector<std::string> ignored;
   for (const NamedLists& lists : request.given) {
     if (std::find(known.begin(), known.end(), lists.name) != known.end()) continue;
@@ -527,6 +543,7 @@ Result<OrderImport> import_order(const ImportRequest& request) {
                               : request.source == OrderSource::torch    ? import_torch(request)
                               : request.source == OrderSource::magi     ? import_magi(request)
                               : request.source == OrderSource::megatron ? import_megatron(request)
+                              : request.source == OrderSource::vllm     ? import_vllm(request)
                                                                         : import_named(request);
   if (order && order.value().tokens() == 0) order = bad("there are no tokens", "give some");
   if (!order) {
@@ -540,50 +557,6 @@ Result<OrderImport> import_order(const ImportRequest& request) {
   order.value().same_layout = find_same_layout(order.value());
   note_positions(request, order.value());
   return order;
-}
-
-Result<OrderDemand> demand_of_order(const Scenario& scenario) {
-  const Result<Layout> layout = make_layout(scenario);
-  if (!layout) return layout.error();
-  const BatchSlots& slots = layout.value().slots;
-  OrderDemand demand{scenario.parallel.cp_size, slots.tokens, slots.kv_tokens,
-                     scenario.batch.self_attention};
-  for (const SequenceSlot& slot : slots.sequences) {
-    demand.places.lengths.push_back(slot.q_valid);
-    demand.places.slots.push_back(slot.q_slot);
-    demand.kv_places.lengths.push_back(slot.kv_valid);
-    demand.kv_places.slots.push_back(slot.kv_slot);
-  }
-  demand.places.is_padded_left = demand.kv_places.is_padded_left =
-      scenario.batch.pad_side == PadSide::left;
-  return demand;
-}
-
-std::optional<Error> use_order(ImportedOrder order, const std::string& path, Scenario& scenario) {
-  const Result<Layout> layout = make_layout(scenario);
-  if (!layout) return layout.error();
-  const std::vector<SequenceSlot>& sequences = layout.value().slots.sequences;
-  for (size_t s = 0; s < sequences.size(); ++s) {
-    scenario.batch.slots[s] = sequences[s].q_slot;
-    scenario.batch.kv_slots[s] = sequences[s].kv_slot;
-  }
-  scenario.parallel.layout = LayoutKind::indices;
-  scenario.parallel.indices_file = path;
-  scenario.parallel.imported = std::move(order);
-  return std::nullopt;
-}
-
-std::string print_order_file(const OrderImport& order) {
-  const auto print = [](const RankLists& lists) {
-    std::string text = "[";
-    for (size_t r = 0; r < lists.size(); ++r)
-      text += fmt::format("{}[{}]", r == 0 ? "\n" : ",\n", fmt::join(lists[r], ","));
-    return text + "]";
-  };
-  std::string text =
-      fmt::format("{{\"cp_size\":{},\n\"ranks\":{}", order.cp_size, print(order.ranks));
-  if (!order.kv_ranks.empty()) text += ",\n\"kv_ranks\":" + print(order.kv_ranks);
-  return text + "}\n";
 }
 
 }  // namespace cpscope

@@ -19,7 +19,7 @@ struct NamedLists {
 };
 
 /// The framework whose token order is imported.
-enum class OrderSource { te, torch, ring_flash_attention, usp, magi, megatron };
+enum class OrderSource { te, torch, ring_flash_attention, usp, magi, megatron, vllm };
 
 std::string_view to_name(OrderSource value);
 std::optional<OrderSource> find_order_source(std::string_view name);
@@ -67,6 +67,9 @@ struct OrderImport {
 /// tokens. All but magi: "position_ids" of the packed batch, in place of boundaries: a document
 /// begins where they do not continue by 1. With boundaries they are compared only. usp: basic,
 /// zigzag, strip (yunchang, EXTRACT_FUNC_DICT; rank = ring index * ulysses degree + ulysses index).
+/// vllm: "slot_mapping", one list a rank: the slot of each token of the packed requests in the
+/// rank's cache, -1 for tokens of other ranks (vLLM's decode context parallelism); rows of a rank
+/// are by slot.
 /// Errors (bad_input) name what is missing, boundaries that decrease or exceed their slots, sizes
 /// that do not divide, and ids that are lost or repeated.
 Result<OrderImport> import_order(const ImportRequest& request);
