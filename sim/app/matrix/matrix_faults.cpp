@@ -3,6 +3,7 @@
 #include "sim/base/id_vector.h"
 #include "sim/faults/plan_edits.h"
 #include "sim/plan/item_uses.h"
+#include "sim/plan/round_steps.h"
 
 #include <algorithm>
 
@@ -71,6 +72,18 @@ std::string describe_hop(const TransferItem& item) {
 
 std::optional<CellFault> break_comm(const Plan& healthy, const Visibility& visibility,
                                     int64_t variant) {
+  const std::vector<int32_t> rounds = rounds_of_steps(healthy, Direction::forward);
+  const auto round_of = [&](const TransferItem& item) {
+    return rounds.empty() ? 0 : rounds[static_cast<size_t>(to_index(item.step))];
+  };
+  // The hop with which the ring of an item's sender began, in the same round.
+  const auto find_first = [&](const TransferItem& item) {
+    return std::find_if(healthy.forward.transfers.begin(), healthy.forward.transfers.end(),
+                        [&](const TransferItem& other) {
+                          return other.link == LinkClass::ring && other.src == item.src &&
+                                 round_of(other) == round_of(item);
+                        });
+  };
   std::vector<int64_t> needed, passed_on;
   for (size_t i = 0; i < healthy.forward.transfers.size(); ++i) {
     const TransferItem& item = healthy.forward.transfers[i];
@@ -78,14 +91,9 @@ std::optional<CellFault> break_comm(const Plan& healthy, const Visibility& visib
     needed.push_back(static_cast<int64_t>(i));
     // A hop that passes on what came in can send what the ring began with instead, if that has
     // enough rows.
-    const auto first =
-        std::find_if(healthy.forward.transfers.begin(), healthy.forward.transfers.end(),
-                     [&](const TransferItem& other) {
-                       return other.link == LinkClass::ring && other.src == item.src &&
-                              to_index(other.step) == 0;
-                     });
-    if (item.link == LinkClass::ring && to_index(item.step) > 0 &&
-        healthy.buffer(first->from).rows >= healthy.rows(item.tokens))
+    if (item.link != LinkClass::ring) continue;
+    const auto first = find_first(item);
+    if (first->step < item.step && healthy.buffer(first->from).rows >= healthy.rows(item.tokens))
       passed_on.push_back(static_cast<int64_t>(i));
   }
   if (needed.empty()) return std::nullopt;
@@ -93,10 +101,7 @@ std::optional<CellFault> break_comm(const Plan& healthy, const Visibility& visib
   std::vector<TransferItem>& transfers = fault.plan.forward.transfers;
   if (variant % 2 == 1 && !passed_on.empty()) {
     TransferItem& item = transfers[pick(passed_on, variant / 2)];
-    for (const TransferItem& other : transfers) {
-      if (other.link == LinkClass::ring && other.src == item.src && to_index(other.step) == 0)
-        item.from = other.from;
-    }
+    item.from = find_first(item)->from;
     fault.what = "a stale KV travels " + describe_hop(item);
     return fault;
   }
@@ -251,19 +256,19 @@ std::optional<CellFault> break_gradient(const Plan& healthy, const Visibility& v
   std::vector<TransferItem>& sent = fault.plan.backward.transfers;
   const TransferItem lost = sent[static_cast<size_t>(index)];
   if (healthy.scenario.numerics.fp8 && lost.payload == Payload::dq) {
-    // In 8 bits one share of several may drown in the rounding: there all that a rank is sent go,
-    // or, where sums go round a ring, the last hop of all sums.
+    // In 8 bits one share of several may drown in the rounding: there all shares go, or, where sums
+    // go round a ring, the last hop of all sums.
     StepId last{0};
     for (const TransferItem& item : sent)
       if (item.payload == Payload::dq && is_hop_of_ring(item)) last = std::max(last, item.step);
     const auto goes = [&](const TransferItem& item) {
       if (item.payload != Payload::dq || item.src == item.dst) return false;
       return is_hop_of_ring(lost) ? is_hop_of_ring(item) && item.step == last
-                                  : item.landing == Landing::add && item.dst == lost.dst;
+                                  : item.landing == Landing::add;
     };
     fault.what = is_hop_of_ring(lost)
                      ? fmt::format("the sums of dQ that travel in step {} are lost", to_index(last))
-                     : fmt::format("the dQ shares to rank {} are lost", to_index(lost.dst));
+                     : "all dQ shares that travel are lost";
     for (int64_t i = std::ssize(sent); i-- > 0;) {
       if (goes(sent[static_cast<size_t>(i)]))
         drop_item(fault.plan.backward, sent, StageKind::transfer, i);
