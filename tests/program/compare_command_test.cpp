@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <string>
 
@@ -44,6 +45,52 @@ TEST(CompareCommand, ListsEveryWayAndRecommendsOne) {
                         " --cluster " CPSCOPE_CLUSTERS "/h200x8.toml --csv /no/such/folder/a.csv")
                 .exit_code,
             2);
+}
+
+/// The candidates that are possible, by name.
+std::map<std::string, json> candidates_of(const std::string& arguments) {
+  const ProgramRun run =
+      run_cpscope("compare " + arguments + " --json --cluster " CPSCOPE_CLUSTERS "/h200x8.toml");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  std::map<std::string, json> found;
+  const json comparison = json::parse(run.out);
+  for (const json& candidate : comparison["candidates"]) {
+    if (candidate["status"] != "refused") found[candidate["name"]] = candidate;
+  }
+  return found;
+}
+
+TEST(CompareCommand, PricesChangesToConsecutiveOrderInBothPasses) {
+  const std::string file =
+      write_file("reshards.toml",
+                 small_scenario("cp_size = 4", "lengths = [370, 0, 210]", "", "dtype = \"bf16\""));
+  const auto plain = candidates_of(file), changed = candidates_of(file + " --reshards 2");
+  const double once = changed.at("p2p, dual_chunk")["reshard_us"].get<double>();
+  EXPECT_GT(once, 0);
+  EXPECT_DOUBLE_EQ(changed.at("p2p, dual_chunk")["total_us"].get<double>(),
+                   plain.at("p2p, dual_chunk")["total_us"].get<double>() + once);
+  EXPECT_GT(changed.at("p2p, dual_chunk")["bytes_sent_by_busiest_rank"].get<int64_t>(),
+            plain.at("p2p, dual_chunk")["bytes_sent_by_busiest_rank"].get<int64_t>());
+  EXPECT_EQ(changed.at("p2p, contiguous")["reshard_us"].get<double>(), 0);
+  EXPECT_EQ(changed.at("p2p, contiguous")["total_us"], plain.at("p2p, contiguous")["total_us"]);
+  EXPECT_NEAR(
+      candidates_of(file + " --reshards 4").at("p2p, dual_chunk")["reshard_us"].get<double>(),
+      2 * once, 1e-9 * once);
+}
+
+TEST(CompareCommand, TriesASizeForEachSequenceNextToAllRanks) {
+  const std::string file = write_file(
+      "sizes.toml", small_scenario("cp_size = 4\nmax_tokens_per_rank = 128",
+                                   "lengths = [370, 100, 90, 80, 210]", "", "dtype = \"bf16\""));
+  const auto found = candidates_of(file);
+  const json &whole = found.at("p2p, dual_chunk"),
+             &sized = found.at("p2p, dual_chunk, hybrid of 128");
+  EXPECT_EQ(sized["cp_sizes"], "hybrid");
+  EXPECT_EQ(whole["cp_sizes"], "all_ranks");
+  EXPECT_LT(sized["bytes_sent_by_busiest_rank"].get<int64_t>(),
+            whole["bytes_sent_by_busiest_rank"].get<int64_t>());
+  EXPECT_TRUE(found.contains("all_gather, striped, hybrid of 128"));
+  EXPECT_FALSE(found.contains("group_cast, lpt 256, hybrid of 128"));
 }
 
 TEST(CompareCommand, SearchesAndWritesTheBestWay) {
