@@ -8,7 +8,7 @@
 namespace cpscope {
 namespace {
 
-Error bad(std::string what, std::string hint) {
+Error reject(std::string what, std::string hint) {
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
 }
 
@@ -50,16 +50,18 @@ Result<OrderImport> import_slot_mapping(const std::vector<std::vector<int64_t>>&
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const std::vector<int64_t>& own = slots[static_cast<size_t>(rank)];
     if (std::ssize(own) != tokens)
-      return bad(fmt::format("slot_mapping of rank {} has {} entries, the requests have {} tokens",
-                             rank, own.size(), tokens),
-                 "give one entry for each token, -1 for those of other ranks");
+      return reject(
+          fmt::format("slot_mapping of rank {} has {} entries, the requests have {} tokens", rank,
+                      own.size(), tokens),
+          "give one entry for each token, -1 for those of other ranks");
     std::vector<int64_t> held;
     for (int64_t token = 0; token < tokens; ++token) {
       if (own[static_cast<size_t>(token)] < 0) continue;
       int64_t& owner = owners[static_cast<size_t>(token)];
       if (owner >= 0)
-        return bad(fmt::format("token {} is in the caches of ranks {} and {}", token, owner, rank),
-                   "each token has one owner");
+        return reject(
+            fmt::format("token {} is in the caches of ranks {} and {}", token, owner, rank),
+            "each token has one owner");
       owner = rank;
       held.push_back(token);
     }
@@ -69,15 +71,15 @@ Result<OrderImport> import_slot_mapping(const std::vector<std::vector<int64_t>>&
     const auto twice = std::adjacent_find(
         held.begin(), held.end(), [&](int64_t a, int64_t b) { return slot_of(a) == slot_of(b); });
     if (twice != held.end())
-      return bad(fmt::format("rank {} stores tokens {} and {} in slot {}", rank, *twice, twice[1],
-                             slot_of(*twice)),
-                 "a slot holds one token");
+      return reject(fmt::format("rank {} stores tokens {} and {} in slot {}", rank, *twice,
+                                twice[1], slot_of(*twice)),
+                    "a slot holds one token");
     order.ranks.push_back(std::move(held));
   }
   const auto lost = std::find(owners.begin(), owners.end(), -1);
   if (lost != owners.end())
-    return bad(fmt::format("token {} is in no cache", lost - owners.begin()),
-               "each token has one owner");
+    return reject(fmt::format("token {} is in no cache", lost - owners.begin()),
+                  "each token has one owner");
   if (tokens == 0) return order;
   const int64_t block = ranks == 1 ? lengths.front() : find_block(owners, lengths.front());
   if (auto stray = find_stray(owners, lengths, block, ranks)) {
