@@ -307,7 +307,8 @@ void quantise_side(const std::optional<PlainFp8>& fp8, AnswerSide& side) {
 
 /// [head] The gradient of the sink's logit from a given out and lse.
 template <class Real>
-std::vector<double> sink_gradients(const RunInputs& inputs, const Answer& given) {
+std::vector<double> sink_gradients(const RunInputs& inputs, const Tensor& d_out,
+                                   const Answer& given) {
   const auto heads = static_cast<int64_t>(inputs.sink.size());
   const int64_t lanes = given.out.shape[2];
   std::vector<Real> sums(static_cast<size_t>(heads), Real(0));
@@ -320,7 +321,7 @@ std::vector<double> sink_gradients(const RunInputs& inputs, const Answer& given)
       Real dot = 0;
       for (int64_t i = row * lanes; i < (row + 1) * lanes; ++i) {
         const auto at = static_cast<size_t>(i);
-        dot += static_cast<Real>(inputs.d_out.values[at]) * static_cast<Real>(given.out.values[at]);
+        dot += static_cast<Real>(d_out.values[at]) * static_cast<Real>(given.out.values[at]);
       }
       sums[head] -= std::exp(static_cast<Real>(inputs.sink[head]) - static_cast<Real>(lse)) * dot;
     }
@@ -408,10 +409,11 @@ Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, co
   verdict.terms.dv = std::move(of_keys.sides[0].terms.dv);
   verdict.terms.undropped = std::move(of_keys.sides[0].terms.undropped);
   if (!inputs.sink.empty()) {
-    verdict.exact.d_sink = sink_gradients<double>(inputs, seen);
+    const Tensor& d_out = fp8 ? fp8->d_out_of_delta() : inputs.d_out;
+    verdict.exact.d_sink = sink_gradients<double>(inputs, inputs.d_out, seen);
     verdict.plain.d_sink = scenario.numerics.dtype == Dtype::fp64
-                               ? sink_gradients<double>(inputs, seen)
-                               : sink_gradients<float>(inputs, seen);
+                               ? sink_gradients<double>(inputs, d_out, seen)
+                               : sink_gradients<float>(inputs, d_out, seen);
   }
   return verdict;
 }
