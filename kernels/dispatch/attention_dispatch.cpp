@@ -2,6 +2,7 @@
 
 #include "kernels/attention/attention_forward.h"
 #include "kernels/attention/attention_fp32.h"
+#include "kernels/attention/attention_fp8.h"
 #include "kernels/attention/attention_terms.h"
 #include "kernels/attention/key_gradient.h"
 #include "kernels/attention/part_sums.h"
@@ -20,8 +21,11 @@
 namespace cpscope::kernels {
 namespace {
 
-/// True if products are made in fp32: of fp32 inputs, and wherever bias, ALiBi or dropout apply.
-bool is_fp32(const AttentionShape& shape) { return shape.dtype == Dtype::fp32 || shape.has_terms; }
+/// True if products are made in fp32: of fp32 inputs, of 8 bits, and wherever bias, ALiBi or
+/// dropout apply.
+bool is_fp32(const AttentionShape& shape) {
+  return shape.dtype == Dtype::fp32 || shape.has_terms || shape.is_fp8;
+}
 
 /// Empty, or why no kernel of any generation supports the shape.
 std::string why_not_at_all(const AttentionShape& shape) {
@@ -31,10 +35,16 @@ std::string why_not_at_all(const AttentionShape& shape) {
                        largest_dim);
   }
   if (shape.dtype == Dtype::fp64) return "the kernels take bf16, fp16 and fp32, not fp64";
+  if (shape.is_fp8 && shape.has_terms) return "no kernel has bias, ALiBi or dropout in fp8";
   return "";
 }
 
-constexpr const char* kPortableTerms = "bias, ALiBi and dropout are in the portable kernels alone";
+/// Empty, or what of the shape only the portable kernels compute.
+const char* why_portable(const AttentionShape& shape) {
+  if (shape.has_terms) return "bias, ALiBi and dropout are in the portable kernels alone";
+  if (shape.is_fp8) return "fp8 is in the portable kernels alone";
+  return "";
+}
 
 /// Checks that a kernel reports its begin if another stream waits for that.
 void check_begun(const DeviceTiles& tiles, bool says_so) {
@@ -70,14 +80,16 @@ TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& s
 
 std::string why_not_forward(Generation generation, const AttentionShape& shape) {
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
-  if (generation == Generation::sm90 && shape.has_terms) return kPortableTerms;
-  return generation == Generation::sm90 ? why_not_hopper_forward(shape) : "";
+  if (generation != Generation::sm90) return "";
+  const std::string portable = why_portable(shape);
+  return portable.empty() ? why_not_hopper_forward(shape) : portable;
 }
 
 std::string why_not_backward(Generation generation, const AttentionShape& shape) {
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
-  if (generation == Generation::sm90 && shape.has_terms) return kPortableTerms;
-  return generation == Generation::sm90 ? why_not_hopper_backward(shape) : "";
+  if (generation != Generation::sm90) return "";
+  const std::string portable = why_portable(shape);
+  return portable.empty() ? why_not_hopper_backward(shape) : portable;
 }
 
 void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream) {
@@ -87,6 +99,7 @@ void launch_forward(Generation generation, const ForwardLaunch& launch, Stream s
   check_begun(launch.query_tiles, generation == Generation::sm90);
   if (generation == Generation::sm90) return launch_hopper_forward(launch, stream);
   if (launch.shape.has_terms) return launch_terms_forward(launch, stream);
+  if (launch.shape.is_fp8) return launch_fp8_forward(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_forward(launch, stream);
   launch_portable_forward(launch, stream);
 }
@@ -98,6 +111,7 @@ void launch_row_statistics(const BackwardLaunch& launch, Stream stream) {
 void launch_query_gradient(Generation generation, const BackwardLaunch& launch, Stream stream) {
   if (generation == Generation::sm90) return launch_hopper_wide_query_gradient(launch, stream);
   if (launch.shape.has_terms) return launch_terms_query_gradient(launch, stream);
+  if (launch.shape.is_fp8) return launch_fp8_query_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_query_gradient(launch, stream);
   launch_portable_query_gradient(launch, stream);
 }
@@ -116,6 +130,7 @@ void launch_key_gradient(Generation generation, const BackwardLaunch& launch, St
   CPSCOPE_CHECK(launch.key_tiles.group_parts == 1, "only Hopper's kernels take groups in parts",
                 launch.key_tiles.group_parts, launch.shape.group);
   if (launch.shape.has_terms) return launch_terms_key_gradient(launch, stream);
+  if (launch.shape.is_fp8) return launch_fp8_key_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_key_gradient(launch, stream);
   launch_portable_key_gradient(launch, stream);
 }

@@ -79,6 +79,7 @@ AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
   shape.scale = static_cast<float>(attention.effective_scale());
   shape.softcap = static_cast<float>(attention.softcap);
   shape.has_terms = has_score_terms(attention);
+  shape.is_fp8 = plan.scenario.numerics.fp8.has_value();
   return shape;
 }
 
@@ -196,7 +197,8 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
 
 std::optional<std::string> RankEngine::why_not(const Plan& plan) {
   const Attention& attention = plan.scenario.attention;
-  if (plan.scenario.numerics.fp8) return "dtype fp8 is not in the GPU executors yet";
+  if (plan.scenario.numerics.fp8 && has_score_terms(attention))
+    return "no executor has bias, ALiBi or dropout in dtype fp8";
   if (plan.scenario.numerics.dtype == Dtype::fp64)
     return "the GPU kernels compute in fp32 and hold bf16, fp16 or fp32, not fp64";
   if (attention.latent_dim > 0)
@@ -239,7 +241,8 @@ RankEngine::RankEngine(const LoweredPlan& lowered, IdVector<RankId, bool> is_her
       heads_of_steps_(find_heads_of_steps(plan_)),
       arrays_(lowered, std::move(is_here)),
       tiles_(plan_),
-      terms_(plan_, arrays_) {
+      terms_(plan_, arrays_),
+      fp8_(plan_, arrays_) {
   for (const RankId rank : plan_.home.ids()) {
     const bool here = arrays_.is_here(rank);
     max_logits_.push_back(here ? arrays_.reserve(fmt::format("rank {} max_logit", to_index(rank)),
@@ -499,6 +502,9 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool sa
   ScoreTermRows terms;
   if (terms_.is_on()) terms = terms_.of(item);
   launch.terms = &terms;
+  Fp8Numbers fp8;
+  if (fp8_.is_on()) fp8 = fp8_.of(item, Direction::forward, stream);
+  launch.fp8 = &fp8;
   launch.max_logit = arrays_.at<float>(max_logits_[item.rank]) + head;
   const Generation generation = forward_generation(launch.shape);
   const TileShape tile = forward_tile_shape(generation, launch.shape);
@@ -525,7 +531,11 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   ScoreTermRows terms;
   if (terms_.is_on()) terms = terms_.of(item);
   launch.terms = &terms;
+  Fp8Numbers fp8;
+  if (fp8_.is_on()) fp8 = fp8_.of(item, Direction::backward, stream);
+  launch.fp8 = &fp8;
   launch.d_out = arrays_.rows(item.d_out, false, head);
+  launch.d_out_descale = fp8_.d_out_descale();
   const bool is_moved = plan_.buffer(item.out).kind == BufferKind::stats;
   if (is_moved) {
     launch.out = {};
