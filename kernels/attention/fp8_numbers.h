@@ -21,8 +21,11 @@ struct Fp8Numbers {
   /// mxfp8: [row] number of its block along tokens; -1 for padding.
   const int32_t* q_blocks = nullptr;
   const int32_t* kv_blocks = nullptr;
-  DeviceRows q, k, v;                           // of the logits, and of out; backward: v of dP
-  DeviceRows d_out;                             // of dP
+  DeviceRows q, k, v;  // of the logits, and of out; backward: v of dP
+  DeviceRows d_out;    // of dP
+  /// Hopper's forward: codes, strides in bytes (CodeRows, CodeColumns in kernels/rows/fp8_rows.h).
+  DeviceRows q_codes, k_codes;
+  DeviceRows v_codes;                           // rows are elements of v, their numbers keys
   DeviceRows turned_q, turned_k, turned_d_out;  // of dk, dq and dv
 };
 

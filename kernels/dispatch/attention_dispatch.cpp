@@ -11,6 +11,7 @@
 #include "kernels/device/scalar_types.h"
 #include "kernels/hopper/hopper_backward.h"
 #include "kernels/hopper/hopper_forward.h"
+#include "kernels/hopper/hopper_fp8_forward.h"
 #include "sim/base/check.h"
 
 #include <algorithm>
@@ -39,12 +40,7 @@ std::string why_not_at_all(const AttentionShape& shape) {
   return "";
 }
 
-/// Empty, or what of the shape only the portable kernels compute.
-const char* why_portable(const AttentionShape& shape) {
-  if (shape.has_terms) return "bias, ALiBi and dropout are in the portable kernels alone";
-  if (shape.is_fp8) return "fp8 is in the portable kernels alone";
-  return "";
-}
+constexpr const char* kPortableTerms = "bias, ALiBi and dropout are in the portable kernels alone";
 
 /// Checks that a kernel reports its begin if another stream waits for that.
 void check_begun(const DeviceTiles& tiles, bool says_so) {
@@ -55,7 +51,8 @@ void check_begun(const DeviceTiles& tiles, bool says_so) {
 }  // namespace
 
 TileShape forward_tile_shape(Generation generation, const AttentionShape& shape) {
-  if (generation == Generation::sm90) return hopper_forward_tile_shape(shape);
+  if (generation == Generation::sm90)
+    return shape.is_fp8 ? hopper_fp8_forward_tile_shape() : hopper_forward_tile_shape(shape);
   return is_fp32(shape) ? fp32_tile(shape) : portable_forward_tile(shape);
 }
 
@@ -81,15 +78,16 @@ TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& s
 std::string why_not_forward(Generation generation, const AttentionShape& shape) {
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
   if (generation != Generation::sm90) return "";
-  const std::string portable = why_portable(shape);
-  return portable.empty() ? why_not_hopper_forward(shape) : portable;
+  if (shape.has_terms) return kPortableTerms;
+  return shape.is_fp8 ? why_not_hopper_fp8_forward(shape) : why_not_hopper_forward(shape);
 }
 
 std::string why_not_backward(Generation generation, const AttentionShape& shape) {
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
   if (generation != Generation::sm90) return "";
-  const std::string portable = why_portable(shape);
-  return portable.empty() ? why_not_hopper_backward(shape) : portable;
+  if (shape.has_terms) return kPortableTerms;
+  if (shape.is_fp8) return "the backward of fp8 is in the portable kernels alone";
+  return why_not_hopper_backward(shape);
 }
 
 void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream) {
@@ -97,7 +95,9 @@ void launch_forward(Generation generation, const ForwardLaunch& launch, Stream s
   CPSCOPE_CHECK(!launch.merges || (generation == Generation::sm90 && holds_fp32),
                 "only Hopper's forward merges, and in fp32", launch.merges, holds_fp32);
   check_begun(launch.query_tiles, generation == Generation::sm90);
-  if (generation == Generation::sm90) return launch_hopper_forward(launch, stream);
+  if (generation == Generation::sm90)
+    return launch.shape.is_fp8 ? launch_hopper_fp8_forward(launch, stream)
+                               : launch_hopper_forward(launch, stream);
   if (launch.shape.has_terms) return launch_terms_forward(launch, stream);
   if (launch.shape.is_fp8) return launch_fp8_forward(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_forward(launch, stream);

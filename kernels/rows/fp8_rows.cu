@@ -158,6 +158,63 @@ __global__ void __launch_bounds__(kFp8Threads)
   }
 }
 
+/// Codes of 8 numbers from element `lane` of a head on.
+__device__ __forceinline__ void load_codes(const DeviceRows& from, int64_t row, int64_t head,
+                                           int32_t lane, uint32_t (&words)[2]) {
+  float values[kAtOnce];
+  load_narrow<Bf16>(from.data, place_in(from, row, head, lane), values);
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    words[i] = pack_e4m3(values[4 * i], values[4 * i + 1], values[4 * i + 2], values[4 * i + 3]);
+}
+
+/// A thread writes 16 codes.
+__global__ void __launch_bounds__(kFp8Threads) encode_rows(const __grid_constant__ CodeRows p) {
+  constexpr int kGroups = kCodeLanes / 16;
+  const int64_t step = int64_t{gridDim.x} * kFp8Threads, units = p.num_rows * p.heads * kGroups;
+  for (int64_t i = int64_t{blockIdx.x} * kFp8Threads + threadIdx.x; i < units; i += step) {
+    const int32_t lane = static_cast<int32_t>(i % kGroups) * 16;
+    const int64_t unit = i / kGroups;
+    Group16 codes{};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (lane + 8 * half >= p.lanes) continue;
+      uint32_t words[2];
+      load_codes(p.from, unit / p.heads, unit % p.heads, lane + 8 * half, words);
+      codes.words[2 * half] = words[0];
+      codes.words[2 * half + 1] = words[1];
+    }
+    *reinterpret_cast<Group16*>(p.to + unit * kCodeLanes + lane) = codes;
+  }
+}
+
+/// A thread turns 16 rows of 8 numbers. Two threads write adjacent 16 bytes of a line.
+__global__ void __launch_bounds__(kFp8Threads)
+    encode_columns(const __grid_constant__ CodeColumns p) {
+  constexpr int kLaneGroups = kCodeLanes / kAtOnce;
+  const int64_t groups = p.columns / kCodeGroup, units = groups * p.heads * kLaneGroups;
+  const int64_t step = int64_t{gridDim.x} * kFp8Threads;
+  for (int64_t i = int64_t{blockIdx.x} * kFp8Threads + threadIdx.x; i < units; i += step) {
+    const int32_t lane = static_cast<int32_t>(i % kLaneGroups) * kAtOnce;
+    const int64_t first = i / kLaneGroups % groups * kCodeGroup, head = i / (kLaneGroups * groups);
+    uint32_t turned[kAtOnce][4] = {};
+#pragma unroll
+    for (int place = 0; place < kCodeGroup; ++place) {
+      const int64_t row = first + place / 4 * 2 + place % 2 + place / 2 % 2 * 8;
+      uint32_t words[2] = {};
+      if (lane < p.lanes && row < p.num_rows && p.blocks[row] >= 0)
+        load_codes(p.from, row, head, lane, words);
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j)
+        turned[j][place / 4] |= (words[j / 4] >> (j % 4 * 8) & 0xffu) << (place % 4 * 8);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j)
+      *reinterpret_cast<Group16*>(p.to + (head * kCodeLanes + lane + j) * p.columns + first) = {
+          {turned[j][0], turned[j][1], turned[j][2], turned[j][3]}};
+  }
+}
+
 bool is_on(const RowBlock& block, int64_t size, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(block.data) % static_cast<uintptr_t>(bytes) == 0 &&
          block.row_stride * size % bytes == 0 && block.head_stride * size % bytes == 0;
@@ -198,6 +255,19 @@ void launch_block_cast(const BlockCast& cast, Stream stream) {
   const int64_t columns = int64_t{cast.num_blocks} * cast.heads * ((cast.lanes + 7) / 8 * 8);
   launch_kernel(cast_blocks_along_tokens, ctas_for(columns, kFp8Threads), kFp8Threads, 0, stream,
                 cast);
+}
+
+void launch_code_rows(const CodeRows& rows, Stream stream) {
+  const int64_t units = rows.num_rows * rows.heads * (kCodeLanes / 16);
+  if (units == 0) return;
+  launch_kernel(encode_rows, ctas_for(units, kFp8Threads), kFp8Threads, 0, stream, rows);
+}
+
+void launch_code_columns(const CodeColumns& columns, Stream stream) {
+  const int64_t units =
+      int64_t{columns.columns / kCodeGroup} * columns.heads * (kCodeLanes / kAtOnce);
+  if (units == 0) return;
+  launch_kernel(encode_columns, ctas_for(units, kFp8Threads), kFp8Threads, 0, stream, columns);
 }
 
 }  // namespace cpscope::kernels

@@ -55,9 +55,37 @@ struct BlockCast {
   int32_t num_blocks = 0;
 };
 
+/// Rows of codes for a kernel that multiplies them: E4M3, kCodeLanes bytes a head, zeros after
+/// `lanes`. to: [row][head].
+inline constexpr int32_t kCodeLanes = 128;
+struct CodeRows {
+  DeviceRows from;  // bf16
+  uint8_t* to = nullptr;
+  int64_t num_rows = 0;
+  int32_t heads = 0;
+  int32_t lanes = 0;
+};
+
+/// The same turned: to: [head][kCodeLanes][columns], a column for each row. Of every 16 columns,
+/// number c holds row c / 4 * 2 + c % 2 + c / 2 % 2 * 8: tensor cores take four adjacent codes of a
+/// row of P from a thread, which holds its numbers 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. Padding, and
+/// columns without a row, are zeros: their weights are, and 0 times NaN is not.
+inline constexpr int32_t kCodeGroup = 16;
+struct CodeColumns {
+  DeviceRows from;
+  uint8_t* to = nullptr;
+  const int32_t* blocks = nullptr;  // [row] -1: padding
+  int64_t num_rows = 0;
+  int32_t heads = 0;
+  int32_t lanes = 0;
+  int32_t columns = 0;  // a multiple of kCodeGroup
+};
+
 void launch_row_amax(const RowAmax& amax, Stream stream);
 void launch_row_scaling(const RowScaling& scaling, Stream stream);
 void launch_code_copy(const CodeCopy& copy, Stream stream);
 void launch_block_cast(const BlockCast& cast, Stream stream);
+void launch_code_rows(const CodeRows& rows, Stream stream);
+void launch_code_columns(const CodeColumns& columns, Stream stream);
 
 }  // namespace cpscope::kernels

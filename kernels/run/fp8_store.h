@@ -43,8 +43,13 @@ class Fp8Store {
   void quantise(const Fp8Amax& amax, Stream stream);
   /// 1 / the scale of d_out; 1 with another dtype.
   float d_out_descale() const { return numbers_.d_out_descale; }
-  /// FP8 of an item. mxfp8: enqueues the casts of its rows.
-  Fp8Numbers of(const ComputeItem& item, Direction direction, Stream stream) const;
+  /// FP8 of an item. Enqueues what the kernel reads of its rows: casts of mxfp8, or codes.
+  /// takes_codes: for tensor cores.
+  Fp8Numbers of(const ComputeItem& item, Direction direction, bool takes_codes,
+                Stream stream) const;
+  /// Reserves the memory of codes of a forward's item; once for each item, before reserve_codes.
+  void plan_codes(const ComputeItem& item);
+  void reserve_codes();
 
  private:
   /// Blocks along tokens of a list of rows.
@@ -59,6 +64,12 @@ class Fp8Store {
     int32_t turned_q = -1, turned_k = -1, turned_d_out = -1;
   };
 
+  /// Codes of a rank's current item, for tensor cores.
+  struct Codes {
+    int64_t q_bytes = 0, k_bytes = 0, v_bytes = 0;
+    int32_t q = -1, k = -1, v = -1;  // arrays
+  };
+
   void plan_blocks(RunListId tokens, Side side);
   const Blocks& blocks_of(RunListId tokens, Side side) const;
   void plan_operands(RankId rank);
@@ -70,6 +81,7 @@ class Fp8Store {
                   int32_t array, Stream stream) const;
   void cast_operands(const ComputeItem& item, Direction direction, Fp8Numbers& numbers,
                      Stream stream) const;
+  void encode(const ComputeItem& item, Fp8Numbers& numbers, Stream stream) const;
 
   const Plan& plan_;
   const std::optional<Fp8> recipe_;
@@ -77,6 +89,7 @@ class Fp8Store {
   Fp8History history_;
   Fp8Numbers numbers_;  // what all items share
   IdVector<RankId, Operands> operands_;
+  IdVector<RankId, Codes> codes_;
   std::map<std::pair<int32_t, int32_t>, Blocks> blocks_;  // [RunListId, Side]
   int64_t list_bytes_ = 0;
 };

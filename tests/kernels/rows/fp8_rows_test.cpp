@@ -202,6 +202,54 @@ TEST_F(Fp8Rows, CastsBlocksAlongRowsAndAlongTokens) {
   }
 }
 
+TEST_F(Fp8Rows, TurnsRowsIntoCodesForProducts) {
+  const int32_t heads = 2, rows = 75, lanes = 40, columns = 80;
+  std::mt19937 random(3);
+  std::vector<uint16_t> bits(static_cast<size_t>(rows * heads * lanes));
+  std::vector<float> values;
+  for (uint16_t& at : bits) {
+    values.push_back(value_of(Fp8Type::e4m3, static_cast<uint32_t>(random() % 127)));
+    at = to_bf16_bits(values.back());
+  }
+  std::vector<int32_t> blocks(static_cast<size_t>(rows), 0);
+  blocks[20] = blocks[21] = -1;
+  const DeviceMemory from = kernels::to_device(bits, stream_),
+                     numbers = kernels::to_device(blocks, stream_),
+                     plain = kernels::to_device(
+                         std::vector<uint8_t>(static_cast<size_t>(rows * heads * 128), 0x55),
+                         stream_),
+                     turned = kernels::to_device(
+                         std::vector<uint8_t>(static_cast<size_t>(heads * 128 * columns), 0x55),
+                         stream_);
+  const kernels::DeviceRows view{from.data(), heads * lanes, lanes};
+  kernels::launch_code_rows({view, plain.as<uint8_t>(), rows, heads, lanes}, stream_);
+  kernels::launch_code_columns(
+      {view, turned.as<uint8_t>(), numbers.as<int32_t>(), rows, heads, lanes, columns}, stream_);
+  const auto in_rows = fetch<uint8_t>(plain, static_cast<size_t>(rows * heads * 128));
+  const auto in_columns = fetch<uint8_t>(turned, static_cast<size_t>(heads * 128 * columns));
+  for (int32_t column = 0; column < columns; ++column) {
+    const int32_t place = column % 16,
+                  row = column - place + place / 4 * 2 + place % 2 + place / 2 % 2 * 8;
+    for (int32_t head = 0; head < heads; ++head) {
+      for (int32_t lane = 0; lane < 128; ++lane) {
+        const bool is_there = row < rows && lane < lanes;
+        const float wanted =
+            is_there ? values[static_cast<size_t>((row * heads + head) * lanes + lane)] : 0.0f;
+        if (row < rows) {
+          ASSERT_EQ(value_of(Fp8Type::e4m3,
+                             in_rows[static_cast<size_t>((row * heads + head) * 128 + lane)]),
+                    wanted);
+        }
+        const bool is_padding = row == 20 || row == 21;
+        ASSERT_EQ(value_of(Fp8Type::e4m3,
+                           in_columns[static_cast<size_t>((head * 128 + lane) * columns + column)]),
+                  is_padding ? 0.0f : wanted)
+            << "row " << row << ", lane " << lane;
+      }
+    }
+  }
+}
+
 TEST_F(Fp8Rows, FindsTheLargestValueOfValidRowsAlone) {
   const int32_t heads = 3, lanes = 20, pitch = 24, rows = 300;
   std::mt19937 random(9);

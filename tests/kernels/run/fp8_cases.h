@@ -2,6 +2,7 @@
 
 #include "sim/scenario/scenario.h"
 #include "tests/kernels/lower/piece_cases.h"
+#include "tests/support/sweep.h"
 
 #include <string>
 #include <vector>
@@ -17,6 +18,15 @@ inline std::vector<Fp8> fp8_recipes() {
           {.recipe = Fp8Recipe::mxfp8, .kv_wire = Fp8KvWire::bf16},
           {.recipe = Fp8Recipe::current, .format = Fp8Format::e4m3},
           {.recipe = Fp8Recipe::delayed, .kv_wire = Fp8KvWire::bf16}};
+}
+
+/// All of them, or on the emulator, which takes long, two that depend on the number.
+inline std::vector<Fp8> some_recipes([[maybe_unused]] size_t number) {
+  std::vector<Fp8> all = fp8_recipes();
+#ifdef CPSCOPE_EMULATED
+  if (!is_wide_sweep()) return {all[number % all.size()], all[(number + 2) % all.size()]};
+#endif
+  return all;
 }
 
 inline std::string name_of(const Fp8& fp8) {
