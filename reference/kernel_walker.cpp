@@ -185,8 +185,8 @@ class KernelWalker : public Executor {
                         const RunOptions& options) override {
     if (checked.plan().scenario.numerics.fp8)
       return make_error(ErrorKind::unavailable,
-                        fmt::format("executor {} cannot do this: dtype fp8 is computed by executor "
-                                    "cpu alone",
+                        fmt::format("executor {} cannot do this: kernels of others are not told "
+                                    "the scales of dtype fp8",
                                     name_),
                         "use --executor cpu");
     if (reads_sent_statistics(checked.plan()))

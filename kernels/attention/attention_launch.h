@@ -9,6 +9,7 @@
 
 namespace cpscope::kernels {
 
+struct Fp8Numbers;
 struct ScoreTermRows;
 
 /// Properties that all kernels of one compute item share. Local query head h reads local KV head
@@ -27,6 +28,8 @@ struct AttentionShape {
   float scale = 1.0f;        // multiplies q.k
   float softcap = 0.0f;      // 0 = off; else logit -> softcap * tanh(logit / softcap)
   bool has_terms = false;    // bias, ALiBi or dropout: the launch's `terms`
+  bool is_mx = false;        // fp8 in blocks
+  bool is_fp8 = false;       // dtype is that of the rows, bf16: the launch's `fp8`
   int64_t keys_per_row = 0;  // average number of keys that a query row sees, 0: unknown; selects
                              // tiles
 };
@@ -73,6 +76,7 @@ struct ForwardLaunch {
   bool merges = false;
   bool rounds = false;
   const ScoreTermRows* terms = nullptr;  // in host memory, read by the call
+  const Fp8Numbers* fp8 = nullptr;       // likewise
 };
 
 /// Rows of dk and dv to be sent in the dtype. They have the strides of dk and dv.
@@ -98,6 +102,7 @@ struct WireRows {
 struct BackwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v, d_out;
+  float d_out_descale = 1.0f;  // multiplies the rows of d_out
   DeviceRows out;
   Dtype out_element = Dtype::fp32;
   const float* lse = nullptr;
@@ -118,6 +123,7 @@ struct BackwardLaunch {
   int32_t* turns_taken = nullptr;  // fused: int32 [local head][counter of key_tiles], 0 at start
   int64_t num_turns_taken = 0;     // number of turns_taken that launch_row_statistics clears
   const ScoreTermRows* terms = nullptr;  // in host memory, read by the calls
+  const Fp8Numbers* fp8 = nullptr;       // likewise
 };
 
 }  // namespace cpscope::kernels

@@ -60,7 +60,7 @@ __device__ __forceinline__ float multiply(const BackwardLaunch& launch, int32_t 
       if (first + i < launch.shape.head_dim_v) sum += a[i] * b[i];
     }
   }
-  return sum;
+  return sum * launch.d_out_descale;
 }
 
 /// A thread lane's part of a row's delta.

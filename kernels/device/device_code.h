@@ -67,6 +67,10 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   return result;
 }
 
+/// The bits of a number, and the number that has these bits.
+__device__ __forceinline__ uint32_t to_bits(float value) { return __float_as_uint(value); }
+__device__ __forceinline__ float from_bits(uint32_t bits) { return __uint_as_float(bits); }
+
 /// The sum, rounded separately: the compiler does not fuse a product into it.
 __device__ __forceinline__ float add_rounded(float a, float b) { return __fadd_rn(a, b); }
 

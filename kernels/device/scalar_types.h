@@ -15,6 +15,11 @@ struct Fp16 {
   uint16_t bits;
 };
 
+/// Storage of one E4M3 number; TMA and row maps take two of them as one 16-bit number.
+struct E4m3 {
+  uint8_t bits;
+};
+
 /// Bytes of one element on a device. fp64 is not stored on a device.
 constexpr int64_t element_size(Dtype dtype) { return dtype == Dtype::fp32 ? 4 : 2; }
 

@@ -2,6 +2,7 @@
 
 #include "kernels/attention/attention_forward.h"
 #include "kernels/attention/attention_fp32.h"
+#include "kernels/attention/attention_fp8.h"
 #include "kernels/attention/attention_terms.h"
 #include "kernels/attention/key_gradient.h"
 #include "kernels/attention/part_sums.h"
@@ -10,6 +11,7 @@
 #include "kernels/device/scalar_types.h"
 #include "kernels/hopper/hopper_backward.h"
 #include "kernels/hopper/hopper_forward.h"
+#include "kernels/hopper/hopper_fp8_forward.h"
 #include "sim/base/check.h"
 
 #include <algorithm>
@@ -20,8 +22,11 @@
 namespace cpscope::kernels {
 namespace {
 
-/// True if products are made in fp32: of fp32 inputs, and wherever bias, ALiBi or dropout apply.
-bool is_fp32(const AttentionShape& shape) { return shape.dtype == Dtype::fp32 || shape.has_terms; }
+/// True if products are made in fp32: of fp32 inputs, of 8 bits, and wherever bias, ALiBi or
+/// dropout apply.
+bool is_fp32(const AttentionShape& shape) {
+  return shape.dtype == Dtype::fp32 || shape.has_terms || shape.is_fp8;
+}
 
 /// Empty, or why no kernel of any generation supports the shape.
 std::string why_not_at_all(const AttentionShape& shape) {
@@ -31,6 +36,7 @@ std::string why_not_at_all(const AttentionShape& shape) {
                        largest_dim);
   }
   if (shape.dtype == Dtype::fp64) return "the kernels take bf16, fp16 and fp32, not fp64";
+  if (shape.is_fp8 && shape.has_terms) return "no kernel has bias, ALiBi or dropout in fp8";
   return "";
 }
 
@@ -45,7 +51,8 @@ void check_begun(const DeviceTiles& tiles, bool says_so) {
 }  // namespace
 
 TileShape forward_tile_shape(Generation generation, const AttentionShape& shape) {
-  if (generation == Generation::sm90) return hopper_forward_tile_shape(shape);
+  if (generation == Generation::sm90)
+    return shape.is_fp8 ? hopper_fp8_forward_tile_shape() : hopper_forward_tile_shape(shape);
   return is_fp32(shape) ? fp32_tile(shape) : portable_forward_tile(shape);
 }
 
@@ -70,14 +77,17 @@ TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& s
 
 std::string why_not_forward(Generation generation, const AttentionShape& shape) {
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
-  if (generation == Generation::sm90 && shape.has_terms) return kPortableTerms;
-  return generation == Generation::sm90 ? why_not_hopper_forward(shape) : "";
+  if (generation != Generation::sm90) return "";
+  if (shape.has_terms) return kPortableTerms;
+  return shape.is_fp8 ? why_not_hopper_fp8_forward(shape) : why_not_hopper_forward(shape);
 }
 
 std::string why_not_backward(Generation generation, const AttentionShape& shape) {
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
-  if (generation == Generation::sm90 && shape.has_terms) return kPortableTerms;
-  return generation == Generation::sm90 ? why_not_hopper_backward(shape) : "";
+  if (generation != Generation::sm90) return "";
+  if (shape.has_terms) return kPortableTerms;
+  if (shape.is_fp8) return "the backward of fp8 is in the portable kernels alone";
+  return why_not_hopper_backward(shape);
 }
 
 void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream) {
@@ -85,8 +95,11 @@ void launch_forward(Generation generation, const ForwardLaunch& launch, Stream s
   CPSCOPE_CHECK(!launch.merges || (generation == Generation::sm90 && holds_fp32),
                 "only Hopper's forward merges, and in fp32", launch.merges, holds_fp32);
   check_begun(launch.query_tiles, generation == Generation::sm90);
-  if (generation == Generation::sm90) return launch_hopper_forward(launch, stream);
+  if (generation == Generation::sm90)
+    return launch.shape.is_fp8 ? launch_hopper_fp8_forward(launch, stream)
+                               : launch_hopper_forward(launch, stream);
   if (launch.shape.has_terms) return launch_terms_forward(launch, stream);
+  if (launch.shape.is_fp8) return launch_fp8_forward(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_forward(launch, stream);
   launch_portable_forward(launch, stream);
 }
@@ -98,6 +111,7 @@ void launch_row_statistics(const BackwardLaunch& launch, Stream stream) {
 void launch_query_gradient(Generation generation, const BackwardLaunch& launch, Stream stream) {
   if (generation == Generation::sm90) return launch_hopper_wide_query_gradient(launch, stream);
   if (launch.shape.has_terms) return launch_terms_query_gradient(launch, stream);
+  if (launch.shape.is_fp8) return launch_fp8_query_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_query_gradient(launch, stream);
   launch_portable_query_gradient(launch, stream);
 }
@@ -116,6 +130,7 @@ void launch_key_gradient(Generation generation, const BackwardLaunch& launch, St
   CPSCOPE_CHECK(launch.key_tiles.group_parts == 1, "only Hopper's kernels take groups in parts",
                 launch.key_tiles.group_parts, launch.shape.group);
   if (launch.shape.has_terms) return launch_terms_key_gradient(launch, stream);
+  if (launch.shape.is_fp8) return launch_fp8_key_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_key_gradient(launch, stream);
   launch_portable_key_gradient(launch, stream);
 }

@@ -91,6 +91,9 @@ uint32_t pack(float low, float high) {
          static_cast<uint32_t>(from_float<T>(high).bits) << 16;
 }
 
+inline uint32_t to_bits(float value) { return std::bit_cast<uint32_t>(value); }
+inline float from_bits(uint32_t bits) { return std::bit_cast<float>(bits); }
+
 inline float exp2_approx(float x) {
   const float result = std::exp2(x);
   return result < std::numeric_limits<float>::min() ? 0.0f : result;

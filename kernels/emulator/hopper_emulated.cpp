@@ -1,6 +1,7 @@
 #include "kernels/emulator/hopper_emulated.h"
 
 #include "kernels/device/device.h"
+#include "kernels/device/fp8_values.h"
 #include "kernels/emulator/lent_memory.h"
 
 #include <algorithm>
@@ -15,8 +16,9 @@
 namespace cpscope::kernels::emulator {
 namespace {
 
-constexpr int32_t kRows = 64;   // of a product
-constexpr int32_t kDepth = 16;  // elements summed over by one product
+constexpr int32_t kRows = 64;       // of a product
+constexpr int32_t kDepth = 16;      // elements summed over by one product
+constexpr int32_t kCodeDepth = 32;  // of E4M3
 constexpr int32_t kMaxColumns = 256;
 constexpr int32_t kRowBytes = 128;
 constexpr int32_t kGroupBytes = 8 * kRowBytes;  // distance between groups of 8 rows
@@ -168,11 +170,11 @@ class ProductRun {
   }
 
   void execute() {
-    read_b();
-    read_a();
+    first_.is_e4m3 ? read_code_b() : read_b();
+    first_.is_e4m3 ? read_code_a() : read_a();
     for (int32_t row = 0; row < kRows; ++row) {
       read_sums(row);
-      for (int32_t k = 0; k < kDepth; ++k) {
+      for (int32_t k = 0; k < (first_.is_e4m3 ? kCodeDepth : kDepth); ++k) {
         for (int32_t column = 0; column < first_.columns; ++column)
           sums_[column] += a_[row][k] * b_[k][column];
       }
@@ -244,6 +246,38 @@ class ProductRun {
     }
   }
 
+  float shared_code(uint32_t address) const {
+    uint8_t code = 0;
+    std::memcpy(&code, current_cta().at(swizzle(address), 1, 1, place_), sizeof(code));
+    return device::from_fp8_code(Fp8Type::e4m3, code);
+  }
+
+  void read_code_b() {
+    if (first_.b >> 62 == 0 || first_.b_is_transposed)
+      current_cta().fail("codes need the swizzle, and summed numbers side by side", place_);
+    const uint32_t start = field(first_.b, 0), group_bytes = field(first_.b, 32);
+    for (int32_t k = 0; k < kCodeDepth; ++k) {
+      for (int32_t n = 0; n < first_.columns; ++n)
+        b_[k][n] = shared_code(start + n / 8 * group_bytes + n % 8 * kRowBytes + k);
+    }
+  }
+
+  void read_code_a() {
+    const uint32_t start = field(first_.a, 0), group_bytes = field(first_.a, 32);
+    for (int32_t row = 0; row < kRows; ++row) {
+      for (int32_t k = 0; k < kCodeDepth; ++k) {
+        if (first_.a_registers == nullptr) {
+          a_[row][k] = shared_code(start + row / 8 * group_bytes + row % 8 * kRowBytes + k);
+        } else {
+          const int32_t thread = row / 16 * 32 + row % 8 * 4 + k % 16 / 4;
+          const uint32_t four = of(thread).a_registers[k / 16 * 2 + row % 16 / 8];
+          a_[row][k] =
+              device::from_fp8_code(Fp8Type::e4m3, static_cast<uint8_t>(four >> (k % 4 * 8)));
+        }
+      }
+    }
+  }
+
   static int32_t sum_slot(int32_t row, int32_t column) {
     return column / 8 * 4 + row % 16 / 8 * 2 + column % 2;
   }
@@ -260,8 +294,8 @@ class ProductRun {
   size_t index_;
   Place place_;
   const Product& first_;
-  float a_[kRows][kDepth];
-  float b_[kDepth][kMaxColumns];
+  float a_[kRows][kCodeDepth];
+  float b_[kCodeDepth][kMaxColumns];
   float sums_[kMaxColumns];
 };
 

@@ -41,11 +41,12 @@ struct Product {
   bool accumulates = true;
   bool b_is_transposed = false;
   bool is_bf16 = true;
+  bool is_e4m3 = false;  // then 32 numbers are summed, not 16
 
   bool is_same_instruction(const Product& other) const {
     return a == other.a && b == other.b && columns == other.columns &&
            accumulates == other.accumulates && b_is_transposed == other.b_is_transposed &&
-           (a_registers == nullptr) == (other.a_registers == nullptr);
+           is_e4m3 == other.is_e4m3 && (a_registers == nullptr) == (other.a_registers == nullptr);
   }
 };
 
@@ -264,6 +265,24 @@ template <class T, int N>
 void wgmma_rs(float (&d)[N], const uint32_t* a, uint64_t b, Line line = Line::current()) {
   emulator::start_product({d, a, 0, b, 2 * N, true, true, std::is_same_v<T, Bf16>},
                           {"wgmma_rs", 0, line});
+}
+template <int N>
+void wgmma_ss_codes(float (&d)[N], uint64_t a, uint64_t b, int accumulate,
+                    Line line = Line::current()) {
+  if (accumulate == 0) {
+    for (float& sum : d) sum = std::numeric_limits<float>::quiet_NaN();
+  }
+  emulator::start_product({d, nullptr, a, b, 2 * N, accumulate != 0, false, false, true},
+                          {"wgmma_ss_codes", 0, line});
+}
+template <int N>
+void wgmma_rs_codes(float (&d)[N], const uint32_t* a, uint64_t b, int accumulate,
+                    Line line = Line::current()) {
+  if (accumulate == 0) {
+    for (float& sum : d) sum = std::numeric_limits<float>::quiet_NaN();
+  }
+  emulator::start_product({d, a, 0, b, 2 * N, accumulate != 0, false, false, true},
+                          {"wgmma_rs_codes", 0, line});
 }
 inline void wgmma_rs_first(float (&d)[32], const uint32_t* a, uint64_t b,
                            Line line = Line::current()) {

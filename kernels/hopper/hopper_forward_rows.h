@@ -15,7 +15,7 @@ template <class B, bool kSecond>
 __device__ __forceinline__ void store_out(const ForwardParams& p, int64_t row, int32_t head,
                                           int32_t elements, const float (&out)[B::kV / 2]) {
   const int64_t place = row * p.out_row_stride + head * p.out_head_stride;
-  using T = typename B::T;
+  using T = typename B::Out;
   if (p.is_narrow != 0) {
     store_narrow_row<T, B::kV, kSecond>(static_cast<T*>(p.out) + place, elements, out);
   } else if (p.rounds != 0) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ float* out_place(const ForwardParams& p, int64_t row,
 template <class B>
 __device__ __forceinline__ void round_rows(const ForwardParams& p, const OwnedTile& tile,
                                            int32_t first_row, int32_t head) {
-  using T = typename B::T;
+  using T = typename B::Out;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int64_t row = first_row + TileRows<B::kHasHeads>(p).step() * r;
@@ -97,6 +97,11 @@ __device__ __forceinline__ UnwrittenItem end_softmax(const ForwardParams& p,
   const float reference = is_second ? state.reference[1] : state.reference[0];
   const float log_sum = logf(sum);
   item.lse = is_empty ? -INFINITY : reference * p.logit_scale + log_sum;
+  if constexpr (B::kIsFp8) {
+    item.lse -= B::kWeightLog;  // the sum is that of weights 448 times as large
+    factor[0] *= p.v_descale;
+    factor[1] *= p.v_descale;
+  }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const bool is_there = first_row + rows.step() * r < rows_end;
@@ -179,7 +184,7 @@ __device__ __forceinline__ void send_rows(const ForwardParams& p, const ForwardS
 /// warpgroup's rows.
 template <class B>
 __device__ __forceinline__ void place_rows(uint32_t to, const float (&out)[B::kV / 2]) {
-  using T = typename B::T;
+  using T = typename B::Out;
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
   const uint32_t at_row = to + row * kPanelRowBytes + (((lane / 16) ^ (row & 7)) << 4);
 #pragma unroll

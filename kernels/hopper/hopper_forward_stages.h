@@ -3,6 +3,7 @@
 #include "kernels/hopper/hopper_softmax.h"
 
 #include <cstdint>
+#include <type_traits>
 
 /// The Hopper forward without its products: a configuration, its shared memory, and the thread that
 /// loads Q, K and V.
@@ -14,14 +15,21 @@ template <class T_, int kQk_, int kV_, int kConsumers_, int kWalked_, int kKStag
           int kConsumerRegisters_, bool kHasCap_>
 struct ForwardBudget {
   using T = T_;
+  static constexpr bool kIsFp8 = std::is_same_v<T, E4m3>;
+  using Out = std::conditional_t<kIsFp8, Bf16, T>;  // of results in the dtype
+  // V of E4m3 is stored by groups of keys (CodeColumns in kernels/rows/fp8_rows.h).
+  static constexpr int kAlign = kIsFp8 ? 16 : 1;
+  // E4m3: the largest weight becomes 2 to this, 448.
+  static constexpr float kWeightLog2 = 8.80735492f, kWeightLog = 6.10479323f;
   static constexpr int kQk = kQk_, kV = kV_, kConsumers = kConsumers_, kWalked = kWalked_;
   static constexpr int kOwned = kWarpgroupRows * kConsumers;
+  using Walk = RunWalk<kWalked, kAlign>;
   static constexpr bool kTakesTurns = kTakesTurns_;
   static constexpr bool kHasHeads = kHasHeads_;  // several heads in a tile: rows see few keys
   static constexpr bool kHasCap = kHasCap_;
   static constexpr int kKStages = kKStages_, kVStages = kVStages_, kQStages = kQStages_;
-  static constexpr bool kSendsRows = kQStages == 2 && kV <= kQk;  // from the stage of Q, under the
-                                                                  // next Q
+  // From the stage of Q, under the next Q.
+  static constexpr bool kSendsRows = kQStages == 2 && kV <= kQk && !kIsFp8;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_;
   static constexpr int kConsumerRegisters = kConsumerRegisters_;
@@ -31,16 +39,20 @@ struct ForwardBudget {
   // Elements of V that one product takes. ptxas requires the registers of an instruction to be
   // among those that a warp is launched with, however many it claims later.
   static constexpr int kValueElements = kCtasPerSm == 3 ? kBoxLanes : kV;
-  static constexpr int kQBytes = kOwned * kQk * 2;
-  static constexpr int kKBytes = kWalked * kQk * 2;
-  static constexpr int kVBytes = kWalked * kV * 2;
+  static constexpr int kBytes = sizeof(T);
+  static constexpr int kQBytes = kOwned * kQk * kBytes;
+  static constexpr int kKBytes = kWalked * kQk * kBytes;
+  static constexpr int kVBytes = kIsFp8 ? kV * kPanelRowBytes : kWalked * kV * kBytes;
+  static constexpr int kKeptBytes = kIsFp8 ? kOwned * kV * 4 : 0;  // KeptSums
   static constexpr int kSharedBytes = 1024 + kQStages * kQBytes + kKStages * kKBytes +
-                                      kVStages * kVBytes + 256 + TileScheduler::kBytes;
+                                      kVStages * kVBytes + 256 + TileScheduler::kBytes + kKeptBytes;
 
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (kConsumers + 1) * launch_registers(kCtasPerSm * kThreads));
   static_assert(kProducerRegisters % 8 == 0 && kConsumerRegisters % 8 == 0);
   static_assert(kQk % kBoxLanes == 0 && kV % kBoxLanes == 0 && kWalked % 16 == 0);
+  static_assert(!kIsFp8 || (kQk == 128 && kV == 128 && kWalked % 32 == 0 &&
+                            kWalked <= kPanelRowBytes && !kHasCap));
   static_assert(kSharedBytes <= max_shared_bytes(kCtasPerSm));
 };
 
@@ -48,7 +60,7 @@ struct ForwardBudget {
 template <class B>
 struct ForwardShared {
   uint32_t q, k, v;
-  uint32_t q_full, q_free, out_full, k_full, k_free, v_full, v_free, scheduler;
+  uint32_t q_full, q_free, out_full, k_full, k_free, v_full, v_free, scheduler, kept;
 
   __device__ ForwardShared() {
     q = align_to_swizzle(shared_address(dynamic_shared()));
@@ -62,6 +74,7 @@ struct ForwardShared {
     v_full = k_free + 8 * B::kKStages;
     v_free = v_full + 8 * B::kVStages;
     scheduler = v_free + 8 * B::kVStages;
+    kept = (scheduler + TileScheduler::kBytes + 15) & ~15u;
   }
 
   __device__ void init() const {
@@ -102,16 +115,23 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
     const int stage = next_k.stage();
     mbarrier_wait(at.k_free + 8 * stage, next_k.parity() ^ 1);
     mbarrier_arrive_expecting(at.k_full + 8 * stage, B::kKBytes);
-    load_panels<B::kQk, B::kWalked>(at.k + stage * B::kKBytes, &p.k, at.k_full + 8 * stage, row,
-                                    end, head);
+    load_panels<B::kQk * B::kBytes / 2, B::kWalked>(at.k + stage * B::kKBytes, &p.k,
+                                                    at.k_full + 8 * stage, row, end, head);
     next_k.advance();
   };
   const auto fetch_v = [&](int row, int end, int head) {
     const int stage = next_v.stage();
     mbarrier_wait(at.v_free + 8 * stage, next_v.parity() ^ 1);
     mbarrier_arrive_expecting(at.v_full + 8 * stage, B::kVBytes);
-    load_panels<B::kV, B::kWalked>(at.v + stage * B::kVBytes, &p.v, at.v_full + 8 * stage, row, end,
-                                   head);
+    if constexpr (B::kIsFp8) {
+      // Rows of the map are elements of v, and two keys are one of its numbers. A row has 128 keys
+      // here, more than a tile.
+      load_box(at.v + stage * B::kVBytes, &p.v, at.v_full + 8 * stage, row / 2, kMapRows - B::kV,
+               head, B::kV, kMapRows);
+    } else {
+      load_panels<B::kV, B::kWalked>(at.v + stage * B::kVBytes, &p.v, at.v_full + 8 * stage, row,
+                                     end, head);
+    }
     next_v.advance();
   };
 
@@ -131,9 +151,9 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
     const int32_t head = rows.head_of(0, item.head);
     const int32_t kv_head = (p.first_head + head) / p.group - p.first_kv_head;
     mbarrier_arrive_expecting(at.q_full + 8 * stage, B::kQBytes);
-    load_panels<B::kQk, B::kOwned, B::kHasHeads>(at.q + stage * B::kQBytes, &p.q,
-                                                 at.q_full + 8 * stage, tile.begin, tile.end, head);
-    RunWalk<B::kWalked> walk(item);
+    load_panels<B::kQk * B::kBytes / 2, B::kOwned, B::kHasHeads>(
+        at.q + stage * B::kQBytes, &p.q, at.q_full + 8 * stage, tile.begin, tile.end, head);
+    typename B::Walk walk(item);
     walk.next(p.tiles.runs);
     fetch_k(walk.row, walk.end, kv_head);
     // Consumers need the next K before this V.

@@ -196,8 +196,9 @@ struct TileScheduler {
   }
 };
 
-/// Iterates over the tiles of kRows rows of an item's runs.
-template <int kRows_>
+/// Iterates over the tiles of kRows rows of an item's runs. kAlign: tiles begin on so many rows; a
+/// run that does not is masked, and its first tile holds rows before `first`.
+template <int kRows_, int kAlign = 1>
 struct RunWalk {
   static constexpr int kRows = kRows_;
 
@@ -206,6 +207,7 @@ struct RunWalk {
   int32_t end_shared;    // the one after the last in shared memory
   uint32_t shared_runs;  // address that run 0 of the list would have there
   int32_t row = 0;       // first row of the tile
+  int32_t first = 0;     // of the run, where kAlign is above 1
   int32_t end = 0;       // of the run: rows from here on are not read
   int32_t range_set = 0;
   int32_t is_masked = 0;
@@ -239,6 +241,11 @@ struct RunWalk {
       end = next_run.end;
       range_set = next_run.range_set;
       is_masked = next_run.is_masked;
+    }
+    if constexpr (kAlign > 1) {
+      first = row;
+      row &= ~(kAlign - 1);
+      if (row != first) is_masked = 1;
     }
     ++run;
     return true;

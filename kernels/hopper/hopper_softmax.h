@@ -31,6 +31,8 @@ struct ForwardParams {
   float softcap;
   float logit_scale;   // factor of the softmax's inputs: 1 after a cap, else `scale`
   int32_t heads_log2;  // number of query heads in a tile, interleaved row by row, at most 3
+  float v_descale;     // E4m3: multiplies v
+  float out_scale;     // E4m3: of out, which is cast with it; 0: it is not
 };
 
 /// Most query heads in a tile: with more, the two rows of a thread would belong to two heads.
@@ -77,7 +79,7 @@ struct RowState {
   /// logits -> exp2(logit - reference). Returns whether a row of the warp has a new reference.
   /// shrink: factor for earlier results then.
   __device__ __forceinline__ bool take(const ForwardParams& p, float (&logits)[B::kWalked / 2],
-                                       float (&shrink)[2], const RunWalk<B::kWalked>& walk) {
+                                       float (&shrink)[2], const typename B::Walk& walk) {
     if constexpr (B::kHasCap) {
 #pragma unroll
       for (int i = 0; i < B::kWalked / 2; ++i)
@@ -85,7 +87,7 @@ struct RowState {
     }
     if (walk.is_masked != 0) {
       const int32_t key = walk.row + 2 * (threadIdx.x % 4);
-      const KeySpan span[2] = {ranges.span(0, walk.end), ranges.span(1, walk.end)};
+      const KeySpan span[2] = {seen_keys(walk, 0), seen_keys(walk, 1)};
 #pragma unroll
       for (int i = 0; i < B::kWalked / 2; ++i) {
         if (!span[(i / 2) & 1].has(key + (i / 4) * 8 + (i & 1))) logits[i] = -INFINITY;
@@ -98,7 +100,8 @@ struct RowState {
         largest[r] = fmaxf(largest[r], fmaxf(logits[i], logits[i + 1]));
     }
     const float to_log2 = p.logit_scale * kLog2E;
-    const bool outgrown = any_in_warp(largest[0] > limit[0] || largest[1] > limit[1]);
+    const float(&most)[2] = B::kIsFp8 ? reference : limit;
+    const bool outgrown = any_in_warp(largest[0] > most[0] || largest[1] > most[1]);
     if (outgrown) move_references(to_log2, shrink);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -114,6 +117,16 @@ struct RowState {
     return outgrown;
   }
 
+  __device__ __forceinline__ KeySpan seen_keys(const typename B::Walk& walk, int r) const {
+    if constexpr (B::kAlign > 1) {
+      KeyRange range = ranges.range[r];
+      range.lo = range.lo > walk.first ? range.lo : walk.first;
+      return clip_to_run(range, walk.end);
+    } else {
+      return ranges.span(r, walk.end);
+    }
+  }
+
   /// Sets references, and limits, to the largest logits.
   __device__ __forceinline__ void move_references(float to_log2, float (&shrink)[2]) {
 #pragma unroll
@@ -126,6 +139,7 @@ struct RowState {
       shrink[r] = growth > 0.0f ? exp2_approx(-growth) : 1.0f;
       reference[r] = limit[r] = top;
       subtracted[r] = top == -INFINITY ? 0.0f : top * to_log2;
+      if constexpr (B::kIsFp8) subtracted[r] -= B::kWeightLog2;  // weights are 448 times as large
       sum[r] *= shrink[r];
     }
   }

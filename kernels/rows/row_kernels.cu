@@ -245,7 +245,7 @@ __global__ void find_deltas(const __grid_constant__ RowDeltas p) {
 #pragma unroll
     for (int mask = 16; mask > 0; mask /= 2) sum += device::shuffle_xor(sum, mask);
     if (threadIdx.x % 32 != 0) continue;
-    p.delta[unit] = sum;
+    p.delta[unit] = sum * p.d_out_descale;
     p.copied_lse[unit] = lse;
   }
 }
@@ -304,7 +304,7 @@ __global__ void differentiate_sink(const __grid_constant__ SinkGradient p) {
       const int64_t at = unit * p.shape.pitch + lane;
       delta += static_cast<double>(p.out.o[at]) * load_value(p.d_out, p.element, at);
     }
-    sum -= exp(static_cast<double>(sink) - static_cast<double>(lse)) * delta;
+    sum -= exp(static_cast<double>(sink) - static_cast<double>(lse)) * delta * p.d_out_descale;
   }
   sums[threadIdx.x] = sum;
   __syncthreads();

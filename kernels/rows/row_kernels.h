@@ -108,6 +108,7 @@ struct RowDeltas {
   const float* lse = nullptr;  // [row, head]
   const void* d_out = nullptr;
   Dtype d_out_element = Dtype::bf16;
+  float d_out_descale = 1.0f;                     // multiplies d_out
   float *delta = nullptr, *copied_lse = nullptr;  // [row, head]
 };
 
@@ -118,6 +119,7 @@ struct SinkGradient {
   OutRows out;
   const void* d_out = nullptr;  // [row, head, pitch] of `element`
   Dtype element = Dtype::bf16;
+  float d_out_descale = 1.0f;   // multiplies d_out
   const float* sink = nullptr;  // [global head]
   int32_t first_head = 0;
   double* d_sink = nullptr;  // [global head]

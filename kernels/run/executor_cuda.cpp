@@ -245,6 +245,8 @@ class ExecutorCuda : public Executor {
     const Stream stream = run.main_stream();
     engine.allocate(stream);
     engine.load(inputs, stream);
+    Fp8Store& fp8 = engine.fp8();
+    fp8.quantise(fp8.needs_amax() ? fp8.find_amax(stream) : Fp8Amax{}, stream);
     RunOutput output;
     output.kernels = engine.generation_text();
     output.item_kernels = engine.item_kernels();

@@ -1,5 +1,6 @@
 #include "kernels/run/nccl_run.h"
 
+#include "kernels/group/byte_stream.h"
 #include "kernels/group/group_message.h"
 #include "kernels/run/rank_results.h"
 #include "sim/run/dtype.h"
@@ -68,6 +69,16 @@ HeadPieces pieces_of(const Plan& plan, Wire wire, std::optional<int32_t> most) {
   const double seconds = 2.0 * (attention.head_dim_qk + attention.head_dim_v) * pairs /
                          static_cast<double>(plan.home.size()) / kFlopsPerSecond;
   return {seconds < kShortPass ? 1 : Arrivals::kMostPieces};
+}
+
+Fp8Amax larger_of(const Fp8Amax& a, const Fp8Amax& b) {
+  return {std::max(a.qkv, b.qkv), std::max(a.d_out, b.d_out)};
+}
+
+Bytes to_message(const Fp8Amax& amax) {
+  Bytes bytes;
+  put(bytes, amax);
+  return bytes;
 }
 
 /// Number of stages up to and including the first computes.
@@ -162,7 +173,23 @@ std::string NcclRun::prepare(const RunInputs& inputs) {
   } catch (const std::bad_alloc&) {
     complaint = "this machine does not give the host memory that the plan needs";
   }
-  return agree(complaint);
+  complaint = agree(complaint);
+  if (complaint.empty() && plan_.scenario.numerics.fp8) quantise();
+  return complaint;
+}
+
+/// All processes hold the same plan, so they all ask for the largest values of all ranks, or none
+/// does.
+void NcclRun::quantise() {
+  Fp8Amax most;
+  if (plan_.scenario.numerics.fp8->recipe == Fp8Recipe::current) {
+    for (RankDevice& device : devices_) most = larger_of(most, device.find_amax());
+    const std::vector<Bytes> all = value_or_stop(nccl_.processes().gather(to_message(most)));
+    for (const Bytes& one : all) most = larger_of(most, ByteReader(one).take<Fp8Amax>());
+    const Bytes agreed = value_or_stop(nccl_.processes().broadcast(to_message(most)));
+    most = ByteReader(agreed).take<Fp8Amax>();
+  }
+  for (RankDevice& device : devices_) device.quantise(most);
 }
 
 Result<RunOutput> NcclRun::carry_out() {

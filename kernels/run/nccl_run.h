@@ -63,6 +63,8 @@ class NcclRun {
   void publish(Activity activity, int32_t step = 0);
   /// The first process's error, if any has one; the same on all.
   std::string agree(const std::string& complaint);
+  /// dtype fp8: quantises the ranks' rows with the scales of all.
+  void quantise();
   void barrier();
   std::vector<RankId> ranks_of(int32_t first, int32_t end) const;
 

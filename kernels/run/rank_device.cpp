@@ -107,6 +107,16 @@ void RankDevice::load(const RunInputs& inputs) {
   wait_for_stream(compute_stream());
 }
 
+Fp8Amax RankDevice::find_amax() {
+  select_device(device_);
+  return engine_.fp8().find_amax(compute_stream());
+}
+
+void RankDevice::quantise(const Fp8Amax& amax) {
+  select_device(device_);
+  engine_.fp8().quantise(amax, compute_stream());
+}
+
 void RankDevice::start_clock() {
   // An event belongs to the device that was selected when it was made.
   select_device(device_);

@@ -34,6 +34,9 @@ class RankDevice {
   /// Reason why the plan does not fit the device, if so.
   std::optional<std::string> why_too_large() const;
   void load(const RunInputs& inputs);
+  /// dtype fp8, after load: as Fp8Store names them.
+  Fp8Amax find_amax();
+  void quantise(const Fp8Amax& amax);
 
   /// Sets time zero of its events to now. The device must be idle.
   void start_clock();

@@ -4,7 +4,6 @@
 #include "kernels/device/scalar_types.h"
 #include "kernels/lower/lowered_check.h"
 #include "sim/plan/kept_inputs.h"
-#include "sim/plan/scaled_partials.h"
 #include "sim/run/dtype.h"
 #include "sim/scenario/score_terms.h"
 
@@ -79,6 +78,9 @@ AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
   shape.scale = static_cast<float>(attention.effective_scale());
   shape.softcap = static_cast<float>(attention.softcap);
   shape.has_terms = has_score_terms(attention);
+  const std::optional<Fp8>& fp8 = plan.scenario.numerics.fp8;
+  shape.is_fp8 = fp8.has_value();
+  shape.is_mx = fp8 && fp8->recipe == Fp8Recipe::mxfp8;
   return shape;
 }
 
@@ -169,9 +171,12 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
     return item.dq != kNoBuffer && why_not_backward(newest, shape).empty() &&
            is_backward_fused(newest, shape);
   };
-  lowering.waits_for_pieces = lowering.can_merge = [&](const ComputeItem& item) {
+  lowering.can_merge = [&](const ComputeItem& item) {
     return has_hopper_forward(item) || has_fused_backward(item);
   };
+  // Codes of fp8 are made of whole inputs, before the kernel begins.
+  if (plan.scenario.numerics.fp8) lowering.pieces = {};
+  lowering.waits_for_pieces = lowering.can_merge;
   lowering.writes_dtype = [&](const ComputeItem& item) {
     return element_bytes(plan.scenario.numerics.dtype) == 2 && lowering.waits_for_pieces(item);
   };
@@ -194,40 +199,6 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
   return lowered;
 }
 
-std::optional<std::string> RankEngine::why_not(const Plan& plan) {
-  const Attention& attention = plan.scenario.attention;
-  if (plan.scenario.numerics.fp8) return "dtype fp8 is not in the GPU executors yet";
-  if (plan.scenario.numerics.dtype == Dtype::fp64)
-    return "the GPU kernels compute in fp32 and hold bf16, fp16 or fp32, not fp64";
-  if (attention.latent_dim > 0)
-    return "latent attention (latent_dim) is not in the GPU executors yet";
-  for (const int32_t dim : {attention.head_dim_qk, attention.head_dim_v}) {
-    if (dim > kMaxHeadDim)
-      return fmt::format("the GPU kernels hold head dimensions up to {}: {}", kMaxHeadDim, dim);
-  }
-  const auto is_of_some_heads = [&](const MergeItem& item) {
-    return item.partial != kNoBuffer &&
-           plan.buffer(item.partial).heads != plan.buffer(item.into).heads;
-  };
-  for (const Direction direction : kDirections) {
-    const std::vector<MergeItem>& merges = plan.pass(direction).merges;
-    if (std::any_of(merges.begin(), merges.end(), is_of_some_heads))
-      return "results of some heads of a buffer are not merged by the GPU executors yet";
-  }
-  const auto is_sum_of_ring = [&](const TransferItem& item) {
-    return item.payload == Payload::dq && item.landing == Landing::replace &&
-           plan.buffer(item.from).tokens == kNoTokens;
-  };
-  const auto& sent = plan.backward.transfers;
-  if (std::any_of(sent.begin(), sent.end(), is_sum_of_ring))
-    return "sums of dQ that travel round a ring are not in the GPU executors yet";
-  if (plan.home.front().replica != kNoBuffer)
-    return "keys that every rank holds (kv_replicated) are not in the GPU executors yet";
-  if (adds_scaled_partials(plan))
-    return "partial results that are scaled by a gathered lse are not in the GPU executors yet";
-  return std::nullopt;
-}
-
 RankEngine::RankEngine(const LoweredPlan& lowered, IdVector<RankId, bool> is_here,
                        int32_t compute_capability, const EngineOptions& options)
     : lowered_(lowered),
@@ -239,7 +210,8 @@ RankEngine::RankEngine(const LoweredPlan& lowered, IdVector<RankId, bool> is_her
       heads_of_steps_(find_heads_of_steps(plan_)),
       arrays_(lowered, std::move(is_here)),
       tiles_(plan_),
-      terms_(plan_, arrays_) {
+      terms_(plan_, arrays_),
+      fp8_(plan_, arrays_) {
   for (const RankId rank : plan_.home.ids()) {
     const bool here = arrays_.is_here(rank);
     max_logits_.push_back(here ? arrays_.reserve(fmt::format("rank {} max_logit", to_index(rank)),
@@ -255,6 +227,7 @@ RankEngine::RankEngine(const LoweredPlan& lowered, IdVector<RankId, bool> is_her
   for (const ComputeItem& item : plan_.backward.computes) plan_backward(item);
   list_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
                   std::max<double>(1.0, static_cast<double>(arrays_.num_here()));
+  fp8_.reserve_codes();
   plan_statistics();
   plan_counters();
   plan_part_sums();
@@ -270,6 +243,7 @@ void RankEngine::plan_forward(const ComputeItem& item) {
   const TileShape tile = forward_tile_shape(forward_generation(shape), shape);
   tiles_.plan(item, TileOwner::queries, tile,
               most_heads_of(item, Direction::forward, TileOwner::queries, tile.heads));
+  if (shape.is_fp8 && forward_generation(shape) == Generation::sm90) fp8_.plan_codes(item);
 }
 
 void RankEngine::plan_backward(const ComputeItem& item) {
@@ -501,6 +475,9 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool sa
   launch.terms = &terms;
   launch.max_logit = arrays_.at<float>(max_logits_[item.rank]) + head;
   const Generation generation = forward_generation(launch.shape);
+  Fp8Numbers fp8;
+  if (fp8_.is_on()) fp8 = fp8_.of(item, Direction::forward, generation == Generation::sm90, stream);
+  launch.fp8 = &fp8;
   const TileShape tile = forward_tile_shape(generation, launch.shape);
   launch.query_tiles = tiles_.find(item, TileOwner::queries, tile);
   launch.query_tiles.arrivals =
@@ -525,7 +502,11 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   ScoreTermRows terms;
   if (terms_.is_on()) terms = terms_.of(item);
   launch.terms = &terms;
+  Fp8Numbers fp8;
+  if (fp8_.is_on()) fp8 = fp8_.of(item, Direction::backward, false, stream);
+  launch.fp8 = &fp8;
   launch.d_out = arrays_.rows(item.d_out, false, head);
+  launch.d_out_descale = fp8_.d_out_descale();
   const bool is_moved = plan_.buffer(item.out).kind == BufferKind::stats;
   if (is_moved) {
     launch.out = {};

@@ -3,6 +3,7 @@
 #include "kernels/group/launch_place.h"
 #include "kernels/lower/lowered_plan.h"
 #include "kernels/rows/row_push.h"
+#include "kernels/run/fp8_store.h"
 #include "kernels/run/rank_arrays.h"
 #include "kernels/run/term_store.h"
 #include "kernels/run/tile_store.h"
@@ -76,13 +77,17 @@ class RankEngine {
   static std::optional<std::string> why_not(const Plan& plan);
   /// Device memory that the run needs, including all arrays, guards and lists.
   int64_t device_bytes() const {
-    return arrays_.total_bytes() + tiles_.total_bytes() + terms_.list_bytes();
+    return arrays_.total_bytes() + tiles_.total_bytes() + terms_.list_bytes() + fp8_.list_bytes();
   }
 
   void allocate(Stream stream);
   /// Copies the ranks' rows of the packed inputs to their home buffers; rotates q and k if the
   /// scenario has RoPE.
   void load(const RunInputs& inputs, Stream stream);
+
+  /// dtype fp8: after load, the largest values of these ranks' rows are found, and the rows are
+  /// quantised with those of all ranks.
+  Fp8Store& fp8() { return fp8_; }
 
   /// Resets the data that a pass keeps between its items. `pass`: counts all passes; the value of
   /// flags of pieces.
@@ -241,6 +246,7 @@ class RankEngine {
   RankArrays arrays_;
   TileStore tiles_;
   TermStore terms_;
+  Fp8Store fp8_;
   struct KeptArray {
     BufferId buffer{};
     bool is_second = false;

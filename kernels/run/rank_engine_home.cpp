@@ -112,6 +112,7 @@ void RankEngine::load(const RunInputs& inputs, Stream stream) {
   copy_to_device(arrays_.at(sink_), sink.data(), attention_.heads * int64_t{sizeof(float)}, stream);
   fill_bytes(arrays_.at(d_sink_), 0, attention_.heads * int64_t{sizeof(double)}, stream);
   terms_.load(inputs, stream);
+  fp8_.load(inputs, stream);
   for (const RankId rank : plan_.home.ids()) {
     if (!arrays_.is_here(rank)) continue;
     const HomeBuffers& home = plan_.home[rank];
@@ -141,6 +142,7 @@ void RankEngine::make_sent_statistics(RankId rank, Stream stream) {
   deltas.lse = arrays_.second<float>(home.out);
   deltas.d_out = arrays_.first<void>(home.d_out);
   deltas.d_out_element = arrays_.element(home.d_out, false);
+  deltas.d_out_descale = fp8_.d_out_descale();
   deltas.delta = arrays_.first<float>(home.stats);
   deltas.copied_lse = arrays_.second<float>(home.stats);
   launch_row_deltas(deltas, stream);
@@ -198,6 +200,7 @@ void RankEngine::collect_forward(Answer& answer, Stream stream) {
   for (const BufferId made : lowered_.answers) {
     if (arrays_.holds(made)) collect_rows(made, true, plan_.buffer(made).tokens, lse, stream);
   }
+  answer.has_short_sums |= fp8_.is_on() && generation_text() == "sm90";
   answer.max_logit.resize(static_cast<size_t>(attention_.heads),
                           -std::numeric_limits<double>::infinity());
   std::vector<float> seen(static_cast<size_t>(attention_.heads));
@@ -234,6 +237,7 @@ void RankEngine::add_sink_gradient(BufferId out, BufferId d_out, Stream stream) 
   gradient.out = arrays_.out_rows(out);
   gradient.d_out = arrays_.first<void>(d_out);
   gradient.element = plan_.scenario.numerics.dtype;
+  gradient.d_out_descale = fp8_.d_out_descale();
   gradient.sink = arrays_.at<float>(sink_);
   gradient.first_head = plan_.buffer(out).heads.begin;
   gradient.d_sink = arrays_.at<double>(d_sink_);

@@ -1,6 +1,7 @@
 // Transfers of an engine: to other buffers of the device, to a wire, from it, and directly to
 // another device.
 #include "kernels/device/scalar_types.h"
+#include "kernels/rows/fp8_rows.h"
 #include "kernels/rows/row_sum.h"
 #include "kernels/run/rank_engine.h"
 
@@ -75,12 +76,23 @@ std::vector<RowBlocks> blocks_of(const std::vector<RowStretchCopy>& stretches) {
 /// An array of a transfer's buffers that is sent; arrays follow each other on the wire.
 struct WireArray {
   bool second = false;
-  Dtype element{};
+  Dtype element{};              // of numbers that are not codes
+  std::optional<Fp8Type> code;  // codes of this format travel, one byte each
   ArrayLanes lanes;
   int64_t row_lanes = 0;  // of all heads
   int64_t begin = 0;      // offset in bytes on the wire
   int64_t bytes = 0;
+
+  int64_t size() const { return code ? 1 : element_size(element); }
 };
+
+/// The format of the codes that a transfer sends, if it does.
+std::optional<Fp8Type> code_of(const Plan& plan, const TransferItem& item) {
+  if (!sends_fp8(item, plan.scenario)) return std::nullopt;
+  const bool is_gradient =
+      item.payload == Payload::d_out && plan.scenario.numerics.fp8->format == Fp8Format::hybrid;
+  return is_gradient ? Fp8Type::e5m2 : Fp8Type::e4m3;
+}
 
 /// True for lse and delta, which are sent in fp32.
 bool is_statistic(BufferKind kind, bool second) {
@@ -96,12 +108,12 @@ std::vector<WireArray> wire_arrays(const Plan& plan, const TransferItem& item) {
     if (lanes.lanes == 0 || (second && item.payload == Payload::out)) continue;
     const Dtype element =
         is_statistic(kind, second) ? Dtype::fp32 : wire_dtype(item, plan.scenario.numerics);
-    const int64_t row_lanes = int64_t{item.heads.size()} * lanes.lanes;
-    arrays.push_back({second, element, lanes, row_lanes, 0,
-                      plan.rows_of(item) * row_lanes * element_size(element)});
+    WireArray& array = arrays.emplace_back(WireArray{second, element, code_of(plan, item), lanes});
+    array.row_lanes = int64_t{item.heads.size()} * lanes.lanes;
+    array.bytes = plan.rows_of(item) * array.row_lanes * array.size();
   }
   // Numbers of fp32 must not begin between two of them: after an odd number of 16 bits.
-  const bool is_second_first = arrays.front().bytes % element_size(arrays.back().element) != 0;
+  const bool is_second_first = arrays.front().bytes % arrays.back().size() != 0;
   if (is_second_first) std::swap(arrays.front(), arrays.back());
   int64_t begin = 0;
   for (WireArray& array : arrays) {
@@ -126,7 +138,8 @@ std::optional<std::vector<RowStretchCopy>> unpacked_stretches(const Plan& plan,
   return find_stretches(runs_of_rows(plan, item.from_rows, all), std::span(&all, 1));
 }
 
-/// An array of a transfer in staging. Rows that are only read may be const.
+/// An array of a transfer in staging; strides count codes where codes travel. Rows that are only
+/// read may be const.
 RowBlock wire_block(const WireArray& array, const void* staging) {
   auto* const wire = static_cast<uint8_t*>(const_cast<void*>(staging)) + array.begin;
   return {wire, array.element, array.row_lanes, array.lanes.lanes, nullptr};
@@ -144,6 +157,13 @@ void add_copies(const std::vector<RowStretchCopy>& stretches, const RowBlock& fr
                       to.row_stride * size, row_lanes * size, first.count, blocks.count,
                       blocks.from_rows, blocks.to_rows});
   }
+}
+
+/// Rows that are held as numbers and travel as codes are converted.
+void copy_to_or_from_wire(const RowCopy& copy, const std::optional<Fp8Type>& code, bool encodes,
+                          Stream stream) {
+  if (!code) return launch_row_copy(copy, stream);
+  launch_code_copy({copy, *code, encodes}, stream);
 }
 
 /// Index of a gradient's transfer, which must be one of the lowered plan's.
@@ -172,6 +192,7 @@ bool rounds_fp32(const LoweredPlan& lowered, const TransferItem& item) {
 
 /// True if the sender stores an array in the form that its wire requires.
 bool is_sent_as_held(const LoweredPlan& lowered, const TransferItem& item, const WireArray& array) {
+  if (array.code) return false;
   const Dtype element = sent_element(lowered, item, array.second);
   return element == array.element && (element != Dtype::fp32 || !rounds_fp32(lowered, item));
 }
@@ -182,7 +203,7 @@ bool is_held_as_received(const LoweredPlan& lowered, const TransferItem& item) {
   const Plan& plan = lowered.plan;
   const std::vector<WireArray> arrays = wire_arrays(plan, item);
   return std::all_of(arrays.begin(), arrays.end(), [&](const WireArray& array) {
-    return element_in(lowered, item.to, array.second) == array.element &&
+    return !array.code && element_in(lowered, item.to, array.second) == array.element &&
            array.lanes.pitch == array.lanes.lanes;
   });
 }
@@ -335,7 +356,7 @@ void RankEngine::pack(const TransferItem& item, void* staging, Stream stream) {
     copy.lanes = array.lanes.lanes;
     copy.to = wire_block(array, staging);
     copy.adds = false;
-    launch_row_copy(copy, stream);
+    copy_to_or_from_wire(copy, array.code, true, stream);
   }
 }
 
@@ -344,7 +365,7 @@ void RankEngine::unpack(const TransferItem& item, const void* staging, Stream st
     RowCopy copy = copy_of(item, array.second);
     copy.lanes = array.lanes.lanes;
     copy.from = wire_block(array, staging);
-    launch_row_copy(copy, stream);
+    copy_to_or_from_wire(copy, array.code, false, stream);
   }
 }
 

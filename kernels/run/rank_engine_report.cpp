@@ -1,13 +1,51 @@
 #include "kernels/run/rank_engine.h"
+#include "sim/plan/scaled_partials.h"
 #include "sim/plan/visit_items.h"
+#include "sim/scenario/score_terms.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
-// Reports of an engine about its kernels.
+// Reports of an engine about its kernels, and about plans that have none.
 
 namespace cpscope::kernels {
+
+std::optional<std::string> RankEngine::why_not(const Plan& plan) {
+  const Attention& attention = plan.scenario.attention;
+  if (plan.scenario.numerics.fp8 && has_score_terms(attention))
+    return "no executor has bias, ALiBi or dropout in dtype fp8";
+  if (plan.scenario.numerics.dtype == Dtype::fp64)
+    return "the GPU kernels compute in fp32 and hold bf16, fp16 or fp32, not fp64";
+  if (attention.latent_dim > 0)
+    return "latent attention (latent_dim) is not in the GPU executors yet";
+  for (const int32_t dim : {attention.head_dim_qk, attention.head_dim_v}) {
+    if (dim > kMaxHeadDim)
+      return fmt::format("the GPU kernels hold head dimensions up to {}: {}", kMaxHeadDim, dim);
+  }
+  const auto is_of_some_heads = [&](const MergeItem& item) {
+    return item.partial != kNoBuffer &&
+           plan.buffer(item.partial).heads != plan.buffer(item.into).heads;
+  };
+  for (const Direction direction : kDirections) {
+    const std::vector<MergeItem>& merges = plan.pass(direction).merges;
+    if (std::any_of(merges.begin(), merges.end(), is_of_some_heads))
+      return "results of some heads of a buffer are not merged by the GPU executors yet";
+  }
+  const auto is_sum_of_ring = [&](const TransferItem& item) {
+    return item.payload == Payload::dq && item.landing == Landing::replace &&
+           plan.buffer(item.from).tokens == kNoTokens;
+  };
+  const auto& sent = plan.backward.transfers;
+  if (std::any_of(sent.begin(), sent.end(), is_sum_of_ring))
+    return "sums of dQ that travel round a ring are not in the GPU executors yet";
+  if (plan.home.front().replica != kNoBuffer)
+    return "keys that every rank holds (kv_replicated) are not in the GPU executors yet";
+  if (adds_scaled_partials(plan))
+    return "partial results that are scaled by a gathered lse are not in the GPU executors yet";
+  return std::nullopt;
+}
 
 int64_t RankEngine::tile_flops(const ComputeItem& item, Direction direction) const {
   if (item.num_slices == 0) return 0;

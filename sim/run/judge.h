@@ -32,7 +32,7 @@ struct RunInputs {
   // [sequences or 1, heads or 1, longest queries, longest keys], by positions among valid tokens;
   // empty without a bias. Cells beyond a sequence are never read.
   Tensor bias = {};
-  Fp8History fp8 = {};       // dtype fp8 only
+  Fp8History fp8 = {};  // dtype fp8 only
 };
 
 /// The tensor whose rows begin with those of v: v itself, or k if v is a part of it (latent_dim).
@@ -47,6 +47,8 @@ struct Answer {
   std::vector<double> max_logit;  // [heads], -inf if nothing is visible
   std::vector<double> d_sink;     // [heads] when softmax_type is learnable
   Tensor dbias = {};              // as the bias; 0 where no pair is visible
+  /// dtype fp8: tensor cores have added up the logits, and keep about 14 bits of a sum.
+  bool has_short_sums = false;
 };
 
 /// The length that each row would have if the terms of its sum were independent: the root of the

@@ -146,6 +146,21 @@ TEST(Fp8Attention, QuantisesWithTheScalesThatItIsGiven) {
   EXPECT_TRUE(grade.passed) << describe_first_failure(grade);
 }
 
+TEST(Fp8Attention, AllowsTheShortSumsOfTensorCoresWhereAnAnswerHasThem) {
+  const Fp8Run run = run_fp8(fp8_scenario("cp_size = 2", "recipe = \"current\""));
+  const auto passes = [&](double error, bool has_short_sums) {
+    Answer answer = run.answer;
+    answer.has_short_sums = has_short_sums;
+    for (double& value : answer.lse.values) value -= error / 4;
+    for (double& value : answer.max_logit) value -= error;
+    return grade_answer(run.plan.plan(), run.inputs, answer, run.verdict).passed;
+  };
+  EXPECT_TRUE(passes(0, false));
+  EXPECT_FALSE(passes(5e-4, false));
+  EXPECT_TRUE(passes(5e-4, true));
+  EXPECT_FALSE(passes(1e-2, true));
+}
+
 TEST(Fp8Attention, BoundsTheGradientsOfLogitsInItsHistory) {
   // dS of every pair from its definition, against the bound.
   Scenario scenario = fp8_scenario("cp_size = 1", "", "heads = 1\nhead_dim = 16");

@@ -20,11 +20,6 @@ namespace {
 /// Rows with fewer elements than this sometimes cancel to almost nothing, as scalars do.
 constexpr int64_t kLanesThatNeverCancel = 8;
 
-/// Error of kernels that compute exp2 by a cubic polynomial, as FlashAttention 4 does on Blackwell
-/// (coefficients 1, 0.695146, 0.227564, 0.077119): largest relative error of a weight, and its root
-/// mean square over the polynomial's range. A row with one key has the full error in its lse.
-constexpr KnownError kCubicExp2 = {8.8e-5, 6.1e-5};
-
 /// Kernels split and merge the work of a query in their own ways, and round more often in one rank
 /// or head than in another. (Shares of dk and dv follow the plan.)
 constexpr double kRoomForSplits = 1.25;
@@ -186,7 +181,7 @@ Tensor pick_rows(const Tensor& tensor, const std::vector<int64_t>& tokens) {
 class AnswerGrader {
  public:
   AnswerGrader(const Plan& plan, const RunInputs& inputs, const Verdict& verdict,
-               const GradeOptions& options)
+               const GradeOptions& options, bool has_short_sums)
       : plan_(plan),
         attention_(plan.scenario.attention),
         dtype_(plan.scenario.numerics.dtype),
@@ -194,6 +189,7 @@ class AnswerGrader {
         knows_quantised_(!verdict.of_quantised.out.values.empty()),
         knows_scales_(!options.has_unknown_scales),
         judges_quantised_(knows_quantised_ && knows_scales_ && attention_.rope_theta == 0),
+        has_short_sums_(has_short_sums),
         budgets_(options.budgets),
         inputs_(inputs),
         verdict_(verdict),
@@ -226,7 +222,9 @@ class AnswerGrader {
          .terms = kNoTerms,
          .places = &queries,
          .carried = std::vector<double>(exact.lse.values.size(), turned()),
-         .known = is_narrow() ? kCubicExp2 : KnownError{},
+         .known = has_short_sums_ ? short_sums()
+                  : is_narrow()   ? kCubicExp2
+                                  : KnownError{},
          .is_empty = rows_without_keys(),
          .group_room = kRoomForSplits});
   }
@@ -387,7 +385,8 @@ class AnswerGrader {
          .magnitude = magnitude,
          .rounded_to = unrounded(),
          .terms = kNoTerms,
-         .carried = std::move(carried)});
+         .carried = std::move(carried),
+         .known = std::string_view(name) == "max_logit" ? short_sums(true) : KnownError{}});
   }
 
   /// [row of out] Padding, and queries that see no key.
@@ -429,6 +428,10 @@ class AnswerGrader {
     return length > 0 ? std::sqrt(error / length) : 0.0;
   }
   bool is_narrow() const { return dtype_ == Dtype::bf16 || dtype_ == Dtype::fp16; }
+  KnownError short_sums(bool is_of_largest = false) const {
+    const double size = has_short_sums_ ? length() * q_ * k_ : 0.0;
+    return {kShortSums.row * size, (is_of_largest ? kShortSums.row : kShortSums.rms) * size};
+  }
   /// Statistics are never rounded to the dtype.
   Dtype unrounded() const { return dtype_ == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32; }
   double logit() const { return attention_.effective_scale() * q_ * k_ * attention_.head_dim_qk; }
@@ -459,6 +462,7 @@ class AnswerGrader {
   const bool knows_quantised_;  // dtype fp8: the exact answer of the quantised inputs is there
   const bool knows_scales_;
   const bool judges_quantised_;  // and is the truth for lse and max_logit
+  const bool has_short_sums_;
   const std::vector<WidenedBudget> budgets_;
   const RunInputs& inputs_;
   const Verdict& verdict_;
@@ -478,7 +482,7 @@ double share_of_typical_row(std::string_view tensor, int64_t lanes) {
 Grade grade_answer(const Plan& plan, const RunInputs& inputs, const Answer& answer,
                    const Verdict& verdict, const GradeOptions& options) {
   const RowPlaces queries = row_places_of(plan, Side::q, nullptr);
-  AnswerGrader grader(plan, inputs, verdict, options);
+  AnswerGrader grader(plan, inputs, verdict, options, answer.has_short_sums);
   grader.grade_forward(answer.out, answer.lse, queries);
   grader.grade_max_logit(answer.max_logit);
   if (plan.scenario.numerics.backward) {
@@ -495,7 +499,7 @@ Grade grade_judged_rows(const Plan& plan, const RunInputs& inputs, const Answer&
                         const Verdict& verdict, const JudgedRows& rows,
                         const GradeOptions& options) {
   const RowPlaces queries = row_places_of(plan, Side::q, &rows.query_tokens);
-  AnswerGrader grader(plan, inputs, verdict, options);
+  AnswerGrader grader(plan, inputs, verdict, options, answer.has_short_sums);
   grader.grade_forward(pick_rows(answer.out, rows.query_tokens),
                        pick_rows(answer.lse, rows.query_tokens), queries);
   if (!plan.scenario.numerics.backward) return grader.finish(answer);

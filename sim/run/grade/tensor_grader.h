@@ -38,6 +38,18 @@ struct KnownError {
   double rms = 0.0;
 };
 
+/// Error of kernels that compute exp2 by a cubic polynomial, as FlashAttention 4 does on Blackwell
+/// (coefficients 1, 0.695146, 0.227564, 0.077119): largest relative error of a weight, and its root
+/// mean square over the polynomial's range. A row with one key has the full error in its lse.
+inline constexpr KnownError kCubicExp2 = {8.8e-5, 6.1e-5};
+
+/// Error of logits whose products of 8 bits Hopper's tensor cores add up: of every sum of 32
+/// products and the sum so far they keep about 14 bits of the largest, cut and not rounded
+/// (DeepSeek-V3, arXiv:2412.19437, sec. 3.3.2). In units of a logit of random q and k: on an H100
+/// with head_dim 128 the error of the largest logits was up to 5 * 2^-12, the root mean square over
+/// rows 2^-14.
+inline constexpr KnownError kShortSums = {12 * 0x1p-12, 0x1p-12};
+
 /// One tensor: the answer's, the exact and the plain one, [judged token, head, element].
 struct Compared {
   std::string name;

@@ -1,0 +1,259 @@
+// Forward, dq, and dk with dv of one compute item of dtype fp8.
+//
+// The kernels of attention_fp32.cu on quantised rows. Inputs are codes held as bf16 numbers, which
+// are widened as they are staged; scales multiply products and results:
+//   forward S = Q K^T, online softmax, P = cast(448 exp(S - max)), O = (O rescaled) + P V
+//   dq      P = exp(S - lse), dP = dO V^T, dS = cast(P (dP - delta) scale), dQ += dS K
+//   dk, dv  the same transposed: dV += cast(P)^T dO, dK += dS^T Q
+// The row sum is that of the weights before their cast; the running maximum is that of the keys up
+// to the tile's last one. mxfp8 casts dS in blocks along the streamed rows, in shared memory. A
+// block ends where its sequence, its padding or the tile ends.
+//
+// Grid, block and shared memory: as attention_fp32.cu. Registers: at most 255 a thread.
+// Accuracy: sums in fp32; a cast rounds as sim/run/fp8.h.
+// Source: cuDNN's FP8 attention as its front end documents it, TransformerEngine's recipes.
+#include "kernels/attention/attention_fp8.h"
+#include "kernels/attention/fp32_kernels.h"
+#include "kernels/attention/fp8_numbers.h"
+#include "kernels/device/fp8_values.h"
+
+namespace cpscope::kernels {
+namespace device {
+namespace {
+
+/// A launch and its FP8, as one parameter of a kernel.
+template <class Launch>
+struct WithFp8 {
+  Launch launch;
+  Fp8Numbers fp8;
+};
+
+__device__ __forceinline__ void scale_cells(float (&c)[4][4], float factor) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) c[i / 4][i % 4] *= factor;
+}
+
+/// Writes the rows below `end` of the sums, each times its factor, and cast if `scale` is set.
+template <int kLanes>
+__device__ __forceinline__ void store_cast_sums(const DeviceRows& to, int32_t head,
+                                                int32_t head_dim, float (&c)[4][kLanes / 16],
+                                                int32_t begin, int32_t end,
+                                                const float (&factors)[4], Fp8Type type,
+                                                float scale) {
+  const float descale = scale == 0.0f ? 0.0f : 1.0f / scale;
+#pragma unroll
+  for (int i = 0; i < kLanes / 4; ++i) {
+    float& value = c[i % 4][i / 4];
+    value *= factors[i % 4];
+    if (scale != 0.0f) value = scale_to_fp8(type, value, scale) * descale;
+  }
+  const float ones[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+  store_sums<kLanes>(to, head, head_dim, c, begin, end, ones);
+}
+
+/// Casts the stored weights in blocks of columns with one number in `blocks`; columns are the rows
+/// [begin, end) of the streamed side. A thread takes the blocks that begin in its 16 columns of a
+/// row. Waits before and not after.
+__device__ __forceinline__ void cast_column_blocks(Fp32Tiles& tiles, const int32_t* blocks,
+                                                   int32_t begin, int32_t end) {
+  __syncthreads();  // the weights are stored
+  const int32_t columns = end - begin < kFp32Rows ? end - begin : kFp32Rows;
+  const auto row = static_cast<int32_t>(threadIdx.x) / 4;
+  const int32_t first = static_cast<int32_t>(threadIdx.x) % 4 * 16;
+  float* const weights = tiles.weights + row * kFp32WideStride;
+  // A column may lie in a block that begins before the thread's own ones; another thread has it.
+#pragma unroll 1
+  for (int32_t column = first; column < first + 16 && column < columns;) {
+    const int32_t block = blocks[begin + column];
+    const bool continues = column > 0 && blocks[begin + column - 1] == block;
+    if (block < 0 || continues) {
+      ++column;
+      continue;
+    }
+    float amax = 0.0f;
+    int32_t last = column;
+    for (; last < columns && blocks[begin + last] == block; ++last)
+      amax = max_or_nan(amax, fabsf(weights[last]));
+    const float descale = block_descale_of(amax);
+    for (; column < last; ++column)
+      weights[column] = quantise_in_block_of(weights[column], descale);
+  }
+}
+
+template <int kLanes>
+__global__ void __launch_bounds__(kFp32Threads, 1)
+    forward_fp8(const __grid_constant__ WithFp8<ForwardLaunch> given) {
+  const ForwardLaunch& launch = given.launch;
+  const Fp8Numbers& fp8 = given.fp8;
+  auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
+  const AttentionShape& shape = launch.shape;
+  const WorkItem work = launch.query_tiles.work[blockIdx.x];
+  const OwnedTile tile = launch.query_tiles.tiles[work.tile];
+  const int32_t kv_head = kv_head_of(shape, work.head);
+  const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
+  TileWalk<kFp32Rows> walk(launch.query_tiles.runs + tile.first_run, tile.num_runs, work.head,
+                           work.head + 1);
+  const Fp32Rows<Bf16> q = rows_from<Bf16>(fp8.q, work.head, qk, tile.begin, tile.end);
+  OnlineSoftmax softmax;
+  float out[4][kLanes / 16] = {}, factors[4];
+  const NoTerms none;
+  WalkedTile keys;
+  while (walk.next(keys)) {
+    float s[4][4];
+    multiply_rows(s, q, rows_from<Bf16>(fp8.k, kv_head, qk, keys.begin, keys.end), tiles);
+    scale_cells(s, fp8.descale * fp8.descale);
+    const TermCells<NoTerms, false> cells{none, 0, tile.begin, keys.begin, tile.end, keys.end};
+    weigh_tile(shape, visible_cells(launch.query_tiles, shape.q_rows, tile, keys), cells, s,
+               softmax, factors);
+#pragma unroll
+    for (int i = 0; i < kLanes / 4; ++i) out[i % 4][i / 4] *= factors[i % 4];
+#pragma unroll
+    for (int i = 0; i < 16; ++i)
+      s[i / 4][i % 4] = scale_to_fp8(Fp8Type::e4m3, s[i / 4][i % 4], fp8.weights);
+    put_weights(s, tiles);
+    accumulate_rows<kLanes>(out, rows_from<Bf16>(fp8.v, kv_head, v, keys.begin, keys.end), tiles);
+  }
+  finish_rows(launch, work.head, tile, softmax, factors);
+  for (int i = 0; i < 4; ++i) factors[i] *= fp8.descale / fp8.weights;
+  store_cast_sums<kLanes>(launch.out, work.head, v, out, tile.begin, tile.end, factors,
+                          Fp8Type::e4m3, fp8.out);
+}
+
+/// dS of a cell before its cast, or with one scale after it. `s`: P times the cap's slope.
+__device__ __forceinline__ float logit_slope(const AttentionShape& shape, const Fp8Numbers& fp8,
+                                             bool is_visible, float s, float d_p, float delta) {
+  const float d_s = s * (d_p * (fp8.descale * fp8.d_out_descale) - delta) * shape.scale;
+  if (!is_visible) return 0.0f;
+  return fp8.is_mx ? d_s : scale_to_fp8(fp8.gradients, d_s, fp8.d_logits);
+}
+
+/// The factor of sums of dS times q or k.
+__device__ __forceinline__ float slope_factor(const Fp8Numbers& fp8) {
+  return fp8.is_mx ? 1.0f : fp8.descale / fp8.d_logits;
+}
+
+template <int kLanes>
+__global__ void __launch_bounds__(kFp32Threads, 1)
+    query_gradient_fp8(const __grid_constant__ WithFp8<BackwardLaunch> given) {
+  const BackwardLaunch& launch = given.launch;
+  const Fp8Numbers& fp8 = given.fp8;
+  auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
+  const AttentionShape& shape = launch.shape;
+  const WorkItem work = launch.query_tiles.work[blockIdx.x];
+  const OwnedTile tile = launch.query_tiles.tiles[work.tile];
+  const int32_t kv_head = kv_head_of(shape, work.head);
+  const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
+  TileWalk<kFp32Rows> walk(launch.query_tiles.runs + tile.first_run, tile.num_runs, work.head,
+                           work.head + 1);
+  const Fp32Rows<Bf16> q = rows_from<Bf16>(fp8.q, work.head, qk, tile.begin, tile.end);
+  const Fp32Rows<Bf16> d_out = rows_from<Bf16>(fp8.d_out, work.head, v, tile.begin, tile.end);
+  float log2_lse[4], delta[4];
+  for (int i = 0; i < 4; ++i) {
+    const int32_t row = tile.begin + thread_y() + 16 * i;
+    const int64_t at = int64_t{work.head} * shape.q_rows + row;
+    log2_lse[i] = row < tile.end ? launch.log2_lse[at] : kInfinity;
+    delta[i] = row < tile.end ? launch.delta[at] : 0.0f;
+  }
+  float dq[4][kLanes / 16] = {};
+  WalkedTile now;
+  while (walk.next(now)) {
+    const uint32_t visible = visible_cells(launch.query_tiles, shape.q_rows, tile, now);
+    float s[4][4], d_p[4][4];
+    multiply_rows(s, q, rows_from<Bf16>(fp8.k, kv_head, qk, now.begin, now.end), tiles);
+    multiply_rows(d_p, d_out, rows_from<Bf16>(fp8.v, kv_head, v, now.begin, now.end), tiles);
+    scale_cells(s, fp8.descale * fp8.descale);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const bool is_visible = (visible >> i & 1) != 0;
+      float p;
+      weigh_cell(shape, is_visible, log2_lse[i / 4], 0.0f, s[i / 4][i % 4], p);
+      s[i / 4][i % 4] =
+          logit_slope(shape, fp8, is_visible, s[i / 4][i % 4], d_p[i / 4][i % 4], delta[i / 4]);
+    }
+    put_weights(s, tiles);
+    if (fp8.is_mx) cast_column_blocks(tiles, fp8.kv_blocks, now.begin, now.end);
+    accumulate_rows<kLanes>(dq, rows_from<Bf16>(fp8.turned_k, kv_head, qk, now.begin, now.end),
+                            tiles);
+  }
+  const float factor = slope_factor(fp8), factors[4] = {factor, factor, factor, factor};
+  store_cast_sums<kLanes>(launch.dq, work.head, qk, dq, tile.begin, tile.end, factors,
+                          fp8.gradients, fp8.dq);
+}
+
+template <int kLanes>
+__global__ void __launch_bounds__(kFp32Threads, 1)
+    key_gradient_fp8(const __grid_constant__ WithFp8<BackwardLaunch> given) {
+  const BackwardLaunch& launch = given.launch;
+  const Fp8Numbers& fp8 = given.fp8;
+  auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
+  const AttentionShape& shape = launch.shape;
+  const WorkItem work = launch.key_tiles.work[blockIdx.x];
+  const OwnedTile tile = launch.key_tiles.tiles[work.tile];
+  const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
+  const int32_t group_begin = (shape.first_kv_head + work.head) * shape.group - shape.first_head;
+  const int32_t group_end = group_begin + shape.group;
+  TileWalk<kFp32Rows> walk(launch.key_tiles.runs + tile.first_run, tile.num_runs,
+                           group_begin < 0 ? 0 : group_begin,
+                           group_end < shape.num_heads ? group_end : shape.num_heads);
+  const Fp32Rows<Bf16> keys = rows_from<Bf16>(fp8.k, work.head, qk, tile.begin, tile.end);
+  const Fp32Rows<Bf16> values = rows_from<Bf16>(fp8.v, work.head, v, tile.begin, tile.end);
+  float dk[4][kLanes / 16] = {}, dv[4][kLanes / 16] = {};
+  WalkedTile now;
+  while (walk.next(now)) {
+    const QueryColumns columns = load_columns(launch, tile, now);
+    float s[4][4], d_p[4][4], p[4][4];
+    multiply_rows(s, keys, rows_from<Bf16>(fp8.q, now.head, qk, now.begin, now.end), tiles);
+    scale_cells(s, fp8.descale * fp8.descale);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      weigh_cell(shape, (columns.visible >> i & 1) != 0, columns.log2_lse[i % 4], 0.0f,
+                 s[i / 4][i % 4], p[i / 4][i % 4]);
+      p[i / 4][i % 4] = scale_to_fp8(Fp8Type::e4m3, p[i / 4][i % 4], fp8.weights);
+    }
+    put_weights(p, tiles);
+    accumulate_rows<kLanes>(dv, rows_from<Bf16>(fp8.turned_d_out, now.head, v, now.begin, now.end),
+                            tiles);
+    multiply_rows(d_p, values, rows_from<Bf16>(fp8.d_out, now.head, v, now.begin, now.end), tiles);
+#pragma unroll
+    for (int i = 0; i < 16; ++i)
+      s[i / 4][i % 4] = logit_slope(shape, fp8, (columns.visible >> i & 1) != 0, s[i / 4][i % 4],
+                                    d_p[i / 4][i % 4], columns.delta[i % 4]);
+    put_weights(s, tiles);
+    if (fp8.is_mx) cast_column_blocks(tiles, fp8.q_blocks, now.begin, now.end);
+    accumulate_rows<kLanes>(dk, rows_from<Bf16>(fp8.turned_q, now.head, qk, now.begin, now.end),
+                            tiles);
+  }
+  const float k_factor = slope_factor(fp8), v_factor = fp8.d_out_descale / fp8.weights;
+  const float k_factors[4] = {k_factor, k_factor, k_factor, k_factor};
+  const float v_factors[4] = {v_factor, v_factor, v_factor, v_factor};
+  store_cast_sums<kLanes>(launch.dk, work.head, qk, dk, tile.begin, tile.end, k_factors,
+                          fp8.gradients, fp8.dk);
+  store_cast_sums<kLanes>(launch.dv, work.head, v, dv, tile.begin, tile.end, v_factors,
+                          fp8.gradients, fp8.dv);
+}
+
+}  // namespace
+}  // namespace device
+
+void launch_fp8_forward(const ForwardLaunch& launch, Stream stream) {
+  device::launch_for_lanes(
+      launch.shape, launch.query_tiles.num_work,
+      {device::forward_fp8<64>, device::forward_fp8<128>, device::forward_fp8<256>},
+      device::WithFp8<ForwardLaunch>{launch, *launch.fp8}, stream);
+}
+
+void launch_fp8_query_gradient(const BackwardLaunch& launch, Stream stream) {
+  device::launch_for_lanes(launch.shape, launch.query_tiles.num_work,
+                           {device::query_gradient_fp8<64>, device::query_gradient_fp8<128>,
+                            device::query_gradient_fp8<256>},
+                           device::WithFp8<BackwardLaunch>{launch, *launch.fp8}, stream);
+}
+
+void launch_fp8_key_gradient(const BackwardLaunch& launch, Stream stream) {
+  device::launch_for_lanes(
+      launch.shape, launch.key_tiles.num_work,
+      {device::key_gradient_fp8<64>, device::key_gradient_fp8<128>, device::key_gradient_fp8<256>},
+      device::WithFp8<BackwardLaunch>{launch, *launch.fp8}, stream);
+}
+
+}  // namespace cpscope::kernels

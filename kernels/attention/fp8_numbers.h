@@ -1,0 +1,32 @@
+#pragma once
+
+#include "kernels/device/device_rows.h"
+#include "sim/run/fp8.h"
+
+#include <cstdint>
+
+namespace cpscope::kernels {
+
+/// FP8 for one compute item; pointers are to device memory. Rows hold the values of E4M3 and E5M2
+/// numbers as bf16 numbers: without their scale if a tensor has one scale, with that of their block
+/// in mxfp8.
+struct Fp8Numbers {
+  bool is_mx = false;
+  Fp8Type gradients = Fp8Type::e5m2;
+  float descale = 1.0f;        // 1 / scale of q, k and v
+  float d_out_descale = 1.0f;  // 1 / scale of d_out
+  float weights = 448.0f;      // P is multiplied by this before it is cast to E4M3
+  float d_logits = 1.0f;       // likewise dS; mxfp8: in blocks instead
+  float out = 0.0f, dq = 0.0f, dk = 0.0f, dv = 0.0f;  // scales of the results; 0: no cast
+  /// mxfp8: [row] number of its block along tokens; -1 for padding.
+  const int32_t* q_blocks = nullptr;
+  const int32_t* kv_blocks = nullptr;
+  DeviceRows q, k, v;  // of the logits, and of out; backward: v of dP
+  DeviceRows d_out;    // of dP
+  /// Hopper's forward: codes, strides in bytes (CodeRows, CodeColumns in kernels/rows/fp8_rows.h).
+  DeviceRows q_codes, k_codes;
+  DeviceRows v_codes;                           // rows are elements of v, their numbers keys
+  DeviceRows turned_q, turned_k, turned_d_out;  // of dk, dq and dv
+};
+
+}  // namespace cpscope::kernels

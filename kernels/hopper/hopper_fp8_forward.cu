@@ -1,0 +1,93 @@
+// The Hopper forward of dtype fp8, one scale a tensor: hopper_forward_kernel.h with E4M3 products.
+//
+// What differs from 16 bits: a product sums 32 numbers; Q and K are codes of one byte; V is stored
+// by elements of head_dim, because products of 8 bits read both operands along the summed
+// dimension, and its keys in the order in which a thread holds its weights, so that P needs no
+// exchange between threads. Tiles of keys begin on 16 keys. Weights are 448 exp(logit - largest),
+// cast as they are; the row sum is that before the cast. The reference is the largest logit so far,
+// because a larger weight would saturate. Sums of P V are kept in fp32 (KeptSums).
+//
+// Ladder: v1 is the portable kernel (attention_fp8.cu); v2 had two consumers and tiles of 128 keys,
+// and added every tile to sums in fp32 in registers; v3 has three consumers, because a warp waits
+// for its own instructions half of the time, and keeps sums in shared memory.
+// Grid, block: as hopper_forward_kernel.h. Shared memory: 24 KB of Q, 12 KB for each stage of K, 16
+// KB of V (128 keys, of which a tile takes 96), 96 KB of sums. Registers: 160 a consumer's thread.
+// Accuracy: tensor cores keep about 14 bits of a sum, also of a logit.
+// Source: FlashAttention-3 (arXiv:2407.08608), 3.3; DeepSeek-V3 (arXiv:2412.19437), 3.3.2.
+#include "kernels/attention/fp8_numbers.h"
+#include "kernels/device/launch.h"
+#include "kernels/hopper/hopper_forward_kernel.h"
+#include "kernels/hopper/hopper_fp8_forward.h"
+
+#include <algorithm>
+
+namespace cpscope::kernels {
+namespace {
+
+using device::attend_on_hopper;
+using device::ForwardParams;
+
+// As in hopper_forward.cu.
+using ForwardCodes =
+    device::ForwardBudget<E4m3, 128, 128, 3, 96, 3, 3, 1, true, false, 32, 160, false>;
+
+/// A map takes two codes as one number of 16 bits.
+DeviceRows in_pairs(const DeviceRows& codes) {
+  return {codes.data, codes.row_stride / 2, codes.head_stride / 2};
+}
+
+}  // namespace
+
+std::string why_not_hopper_fp8_forward(const AttentionShape& shape) {
+  using B = ForwardCodes;
+  if (shape.is_mx) return "the Hopper forward has no blocks of mxfp8";
+  if (shape.head_dim_qk > B::kQk || shape.head_dim_v > B::kV)
+    return "the Hopper forward of fp8 supports head_dim up to 128";
+  if (shape.softcap != 0.0f) return "the Hopper forward of fp8 has no softcap";
+  if (!(shape.scale > 0.0f)) return "the Hopper forward needs a scale above 0";
+  return "";
+}
+
+TileShape hopper_fp8_forward_tile_shape() {
+  return {.owned_rows = ForwardCodes::kOwned, .walked_rows = ForwardCodes::kWalked};
+}
+
+void launch_hopper_fp8_forward(const ForwardLaunch& launch, Stream stream) {
+  using B = ForwardCodes;
+  const AttentionShape& shape = launch.shape;
+  const Fp8Numbers& fp8 = *launch.fp8;
+  if (launch.query_tiles.num_work == 0) return;
+  ForwardParams p{};
+  make_row_map(p.q, in_pairs(fp8.q_codes), Dtype::bf16, shape.num_heads, B::kQk / 2, {B::kOwned});
+  make_row_map(p.k, in_pairs(fp8.k_codes), Dtype::bf16, shape.num_kv_heads, B::kQk / 2,
+               {B::kWalked});
+  const DeviceRows v = in_pairs(fp8.v_codes);
+  make_row_map(p.v, v, Dtype::bf16, shape.num_kv_heads, static_cast<int32_t>(v.row_stride),
+               {B::kV});
+  p.tiles = launch.query_tiles;
+  p.q_rows = shape.q_rows;
+  p.counter = launch.counter;
+  p.out = launch.out.data;
+  p.is_narrow = launch.out_element == Dtype::fp32 ? 0 : 1;
+  p.merges = launch.merges ? 1 : 0;
+  p.rounds = launch.rounds ? 1 : 0;
+  p.out_row_stride = launch.out.row_stride;
+  p.out_head_stride = launch.out.head_stride;
+  p.out_head_dim = padded_lanes(shape.head_dim_v);
+  p.lse = launch.lse;
+  p.lse_row_stride = launch.lse_row_stride;
+  p.max_logit = launch.max_logit;
+  p.first_head = shape.first_head;
+  p.first_kv_head = shape.first_kv_head;
+  p.group = shape.group;
+  p.logit_scale = shape.scale * fp8.descale * fp8.descale;
+  p.v_descale = fp8.descale;
+  p.out_scale = fp8.out;
+  const int32_t ctas =
+      std::min(p.tiles.num_work, resident_ctas(attend_on_hopper<B>, B::kThreads, B::kSharedBytes));
+  Grid grid(ctas);
+  grid.per_sm = B::kCtasPerSm;
+  launch_kernel(attend_on_hopper<B>, grid, B::kThreads, B::kSharedBytes, stream, p);
+}
+
+}  // namespace cpscope::kernels
