@@ -3,12 +3,11 @@
 #include "sim/run/record/item_tensors.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/gui/model/numbers_cases.h"
+#include "tests/sim/run/scratch_folder.h"
 
-#include <filesystem>
 #include <string>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 namespace cpscope::gui {
 namespace {
@@ -18,11 +17,10 @@ using tests::NumbersCase;
 using tests::plan_shipped;
 using tests::run_shipped;
 
+/// A file of the test's own folder, which is removed when the program ends.
 std::string record_place(const std::string& name) {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("cpscope_run_views_" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
-  return (folder / name).string();
+  static const testing_support::ScratchFolder folder;
+  return folder.file(name);
 }
 
 SharedRun run_on_walker(const SharedPlan& plan) {

@@ -4,6 +4,7 @@
 #include "gui/draw/png_file.h"
 #include "gui/window/screenshot.h"
 #include "tests/gui/scenario_files.h"
+#include "tests/sim/run/scratch_folder.h"
 #include "tests/support/hand.h"
 
 #include <filesystem>
@@ -12,7 +13,6 @@
 #include <thread>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 namespace cpscope::tests {
 namespace {
@@ -22,11 +22,10 @@ using gui::Dialog;
 using gui::compat::Key;
 using gui::compat::Mods;
 
+/// A file of the test's own folder, which is removed when the program ends.
 std::string scratch(const std::string& name) {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("cpscope_save_" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
-  return (folder / name).string();
+  static const testing_support::ScratchFolder folder;
+  return folder.file(name);
 }
 
 /// A copy of a shipped scenario, opened from its file and edited.
