@@ -54,6 +54,10 @@ std::optional<Error> refuse_heads(const Scenario& scenario) {
   if (has_head_stages(parallel.comm_type) && parallel.heads_per_stage > 0)
     return refuse("has no stages of heads", "use heads_per_stage = 0",
                   {"parallel.heads_per_stage"});
+  if (has_rounds(parallel))
+    return refuse("is called for one group of ranks at a time: a call has no cp_sizes",
+                  "use the sequences of one group, with the group's cp_size",
+                  {"parallel.cp_sizes"});
   if (parallel.kv_replicated > 0)
     return refuse("has no keys that every rank holds", "use kv_replicated = 0",
                   {"parallel.kv_replicated"});

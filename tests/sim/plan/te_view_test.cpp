@@ -216,6 +216,10 @@ TEST(TeView, RefusesByNameWhatTransformerEngineHasNot) {
   scenario = make_case({16}, 2);
   scenario.parallel.kv_replicated = 4;
   expect_te_refusal(scenario, "has no keys that every rank holds");
+  scenario.parallel.kv_replicated = 0;
+  scenario.parallel.group_rule = GroupRule::given;
+  scenario.parallel.cp_sizes.assign(scenario.batch.lengths.size(), 1);
+  expect_te_refusal(scenario, "is called for one group of ranks at a time");
 }
 
 /// Packed tokens in order, keys gathered: TransformerEngine's NO_LOAD_BALANCE.
