@@ -361,16 +361,15 @@ namespace {
 
 /// Adds the time and the bytes of the changes between the candidate's order and consecutive tokens.
 /// One in the other direction has the same messages the other way round.
-std::optional<Error> add_reshards(const Scenario& scenario, const Cluster& cluster,
+std::optional<Error> add_reshards(const Plan& plan, const Cluster& cluster,
                                   const CandidateOptions& options, Candidate& candidate) {
+  const Scenario& scenario = plan.scenario;
   Scenario in_order = scenario;
   in_order.parallel.layout = LayoutKind::contiguous;
   in_order.parallel.group_rule = GroupRule::all_ranks;
   const Result<Layout> to = make_layout(in_order);
   if (!to) return to.error();
-  const Result<Plan> plan = plan_reshard(scenario, to.value());
-  if (!plan) return plan.error();
-  const Plan& moves = plan.value();
+  const Plan moves = plan_reshard(scenario, plan.layout, to.value());
   IdVector<RankId, int64_t> sent(moves.home.size());
   for (const TransferItem& item : moves.forward.transfers) sent[item.src] += item.bytes;
   const int64_t most = *std::max_element(sent.begin(), sent.end());
@@ -411,7 +410,7 @@ void try_candidate(const Scenario& scenario, const Cluster& cluster,
   }
   fill(candidate, plan.value(), timeline.value(), cluster);
   if (options.reshards == 0) return;
-  if (const auto error = add_reshards(other, cluster, options, candidate))
+  if (const auto error = add_reshards(plan.value(), cluster, options, candidate))
     candidate.refusal = reason_of(*error);
 }
 

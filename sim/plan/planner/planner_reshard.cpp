@@ -47,14 +47,12 @@ void add_overlap(const Piece& source, int64_t begin, int64_t end, int64_t row, M
 
 }  // namespace
 
-Result<Plan> plan_reshard(const Scenario& scenario, const Layout& to) {
+Plan plan_reshard(const Scenario& scenario, Layout from, const Layout& to) {
   Scenario rows = scenario;
   rows.numerics.fp8.reset();  // hidden states are in the dtype
   rows.numerics.backward = false;
-  Result<Layout> from = make_layout(rows);
-  if (!from) return from.error();
-  const std::vector<std::vector<HeldPiece>> sources = pieces_by_sequence(from.value());
-  PlanBuilder builder(rows, std::move(from).value());
+  const std::vector<std::vector<HeldPiece>> sources = pieces_by_sequence(from);
+  PlanBuilder builder(rows, std::move(from));
   builder.add_home_buffers();
   builder.open_stage(builder.plan().forward, 0, StageKind::transfer);
   for (const RankId rank : to.q_runs.ids()) {

@@ -13,9 +13,7 @@ namespace {
 Plan reshard_of(const Scenario& scenario) {
   Scenario in_order = scenario;
   in_order.parallel.layout = LayoutKind::contiguous;
-  Result<Plan> plan = plan_reshard(scenario, layout_of(in_order));
-  EXPECT_TRUE(plan);
-  return std::move(plan).value();
+  return plan_reshard(scenario, layout_of(scenario), layout_of(in_order));
 }
 
 /// What lands in the buffers of every rank: tokens of the old order, -1 where nothing does.
