@@ -28,8 +28,7 @@ std::optional<PlantedFault> plant_group_in_halves(const Plan& healthy) {
   const auto half_of = [&](int32_t rank) {
     for (const CpRound& round : healthy.layout.rounds) {
       for (const CpGroup& group : round.groups) {
-        if (group.size == 4 && rank >= group.first_rank && rank < group.first_rank + group.size)
-          return (rank - group.first_rank) / 2;
+        if (group.size == 4 && group.has(rank)) return (rank - group.first_rank) / 2;
       }
     }
     return -1;

@@ -15,6 +15,7 @@ struct CpGroup {
   int32_t size = 0;
   std::vector<int64_t> sequences;  // in the order in which they were given to the group
 
+  bool has(int32_t rank) const { return rank >= first_rank && rank < first_rank + size; }
   friend bool operator==(const CpGroup&, const CpGroup&) = default;
 };
 

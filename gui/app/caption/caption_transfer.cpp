@@ -226,7 +226,7 @@ void tell_round(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank
   writer.say(fmt::format("Round {} of {} begins: groups of ranks compute, each its own sequences. ",
                          round + 1, plan.layout.rounds.size()));
   for (const CpGroup& group : plan.layout.rounds[static_cast<size_t>(round)].groups) {
-    if (focus_rank < group.first_rank || focus_rank >= group.first_rank + group.size) continue;
+    if (!group.has(focus_rank)) continue;
     writer.rank(focus_rank, true).say(group.size == 1 ? " has " : " shares ");
     writer.say(group.sequences.size() == 1 ? "sequence " : "sequences ");
     writer.list(group.sequences,

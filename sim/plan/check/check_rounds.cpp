@@ -146,14 +146,11 @@ class RoundCheck {
 
   bool are_together(size_t round, RankId one, RankId other) const {
     const std::vector<CpGroup>& groups = plan_.layout.rounds[round].groups;
-    const auto has = [](const CpGroup& group, RankId rank) {
-      return to_index(rank) >= group.first_rank && to_index(rank) < group.first_rank + group.size;
-    };
     // Groups ascend by their first rank.
     const auto after = std::partition_point(
         groups.begin(), groups.end(),
         [&](const CpGroup& group) { return group.first_rank + group.size <= to_index(one); });
-    return after != groups.end() && has(*after, one) && has(*after, other);
+    return after != groups.end() && after->has(to_index(one)) && after->has(to_index(other));
   }
 
   const Plan& plan_;
