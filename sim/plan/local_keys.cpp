@@ -65,7 +65,7 @@ Result<std::vector<AppendedKey>> grow_cache(const Scenario& scenario, const Layo
   const int64_t ranks = layout.cp_size, stripe = parallel.stripe;
   const std::vector<SequenceSlot>& sequences = layout.slots.sequences;
   for (size_t s = 0; s < sequences.size(); ++s) {
-    // A row of bshd or sbhd is dealt for itself.
+    // A row of bshd or sbhd is split for itself.
     if (scenario.batch.qkv_format == QkvFormat::thd &&
         sequences[s].kv_begin % (ranks * stripe) != 0) {
       return make_refusal(

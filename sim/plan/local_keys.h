@@ -32,7 +32,7 @@ struct AppendedKey {
 };
 
 /// The next `steps` tokens of every sequence. A cache that grows stays where it is only if its keys
-/// are dealt in stripes, every sequence for itself; refuses other layouts, and sequences that begin
+/// are split in stripes, every sequence for itself; refuses other layouts, and sequences that begin
 /// within a round of stripes.
 Result<std::vector<AppendedKey>> grow_cache(const Scenario& scenario, const Layout& layout,
                                             int64_t steps);

@@ -12,9 +12,9 @@
 namespace cpscope::tests {
 namespace {
 
-/// Keys of the first `length` tokens on a rank, which are dealt round robin in blocks (vLLM's
+/// Keys of the first `length` tokens on a rank, which are split round robin in blocks (vLLM's
 /// interleave, TensorRT-LLM's tokens_per_block).
-int64_t dealt(int64_t length, int64_t block, int64_t ranks, int64_t rank) {
+int64_t keys_on(int64_t length, int64_t block, int64_t ranks, int64_t rank) {
   const int64_t round = block * ranks;
   return length / round * block + std::clamp(length % round - rank * block, int64_t{0}, block);
 }
@@ -45,7 +45,7 @@ TEST(LocalKeys, AreThoseOfDealtBlocksUpToEachDraft) {
         const int64_t seen =
             scenario.batch.kv_lengths[s] - scenario.batch.lengths[s] + one.query + 1;
         for (int32_t rank = 0; rank < ranks; ++rank)
-          EXPECT_EQ(one.keys[static_cast<size_t>(rank)], dealt(seen, block, ranks, rank))
+          EXPECT_EQ(one.keys[static_cast<size_t>(rank)], keys_on(seen, block, ranks, rank))
               << ranks << " ranks, blocks of " << block << ", sequence " << s << ", query "
               << one.query;
       }
@@ -80,9 +80,9 @@ TEST(GrowingCache, AppendsTokenAfterTokenToTheRankOfItsBlock) {
     const int64_t before = scenario.batch.kv_lengths[static_cast<size_t>(key.sequence)];
     EXPECT_EQ(key.position, before + key.step - 1);
     EXPECT_EQ(key.rank, key.position / 4 % 3);
-    EXPECT_EQ(key.row, dealt(key.position, 4, 3, key.rank));
+    EXPECT_EQ(key.row, keys_on(key.position, 4, 3, key.rank));
     for (int32_t rank = 0; rank < 3; ++rank)
-      EXPECT_EQ(key.keys[static_cast<size_t>(rank)], dealt(key.position + 1, 4, 3, rank));
+      EXPECT_EQ(key.keys[static_cast<size_t>(rank)], keys_on(key.position + 1, 4, 3, rank));
   }
 }
 
