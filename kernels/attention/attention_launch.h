@@ -3,6 +3,7 @@
 #include "kernels/device/device_rows.h"
 #include "kernels/device/scalar_types.h"
 #include "kernels/tiles/tile_list.h"
+#include "sim/plan/decode_items.h"
 #include "sim/scenario/scenario.h"
 
 #include <cstdint>
@@ -32,6 +33,7 @@ struct AttentionShape {
   bool is_fp8 = false;       // dtype is that of the rows, bf16: the launch's `fp8`
   int64_t keys_per_row = 0;  // average number of keys that a query row sees, 0: unknown; selects
                              // tiles
+  SliceSums slices;          // selects kernels
 };
 
 /// A TileList in device memory.
@@ -51,18 +53,21 @@ struct DeviceTiles {
   const uint32_t* gaps = nullptr;
   bool walks_by_tile = false;
   int32_t group_parts = 1;
+  const KeyPart* parts = nullptr;  // [tile], or nullptr: every tile has all keys
   // Only the Hopper forward and the fused backward use these.
   Arrivals arrivals;
   Begun begun;
 };
 
-/// Forward of one compute item. out: normalised, fp32; Hopper's forward may also write the dtype;
-/// lse: fp32 [row, head], natural log, at row * lse_row_stride + head. Every row of every head is
-/// written: rows without a visible key get 0 and -inf. max_logit: fp32 [local head], raised to the
-/// largest visible logit after scale and cap (the caller starts it at -inf). counter: one int32, 0
-/// at the start of the launch and at its end.
-/// merges (Hopper, out in fp32): out and lse hold the result for other keys before, and that for
-/// all keys afterwards. rounds: the merged values are then rounded to the dtype.
+/// Forward of one compute item. out: normalised, fp32; those of Hopper and decode may also write
+/// the dtype; lse: fp32 [row, head], natural log, at row * lse_row_stride + head. Every row of
+/// every head is written: rows without a visible key get 0 and -inf. max_logit: fp32 [local head],
+/// raised to the largest visible logit after scale and cap (the caller starts it at -inf). counter:
+/// one int32, 0 at the start of the launch and at its end. parts, parts_done (decode, where tiles
+/// are cut into parts of their keys): workspace, and counters that are 0 at the start of the launch
+/// and at its end (attention_decode.h). merges (Hopper and decode, out in fp32): out and lse hold
+/// the result for other keys before, and that for all keys afterwards. rounds: the merged values
+/// are then rounded to the dtype.
 struct ForwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v;
@@ -73,6 +78,8 @@ struct ForwardLaunch {
   float* max_logit = nullptr;
   DeviceTiles query_tiles;
   int32_t* counter = nullptr;
+  float* parts = nullptr;
+  int32_t* parts_done = nullptr;
   bool merges = false;
   bool rounds = false;
   const ScoreTermRows* terms = nullptr;  // in host memory, read by the call

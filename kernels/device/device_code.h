@@ -139,6 +139,9 @@ __device__ __forceinline__ int32_t atomic_add(int32_t* to, int32_t value) {
   return atomicAdd(to, value);
 }
 
+/// Makes this thread's earlier writes visible to the whole device before its later ones.
+__device__ __forceinline__ void fence_device() { __threadfence(); }
+
 /// Makes this thread's earlier writes visible to all devices before its later ones.
 __device__ __forceinline__ void fence_system() { __threadfence_system(); }
 

@@ -1,5 +1,6 @@
 #include "kernels/dispatch/attention_dispatch.h"
 
+#include "kernels/attention/attention_decode.h"
 #include "kernels/attention/attention_forward.h"
 #include "kernels/attention/attention_fp32.h"
 #include "kernels/attention/attention_fp8.h"
@@ -51,6 +52,7 @@ void check_begun(const DeviceTiles& tiles, bool says_so) {
 }  // namespace
 
 TileShape forward_tile_shape(Generation generation, const AttentionShape& shape) {
+  if (is_decode(shape)) return decode_tile(shape);
   if (generation == Generation::sm90)
     return shape.is_fp8 ? hopper_fp8_forward_tile_shape() : hopper_forward_tile_shape(shape);
   return is_fp32(shape) ? fp32_tile(shape) : portable_forward_tile(shape);
@@ -79,6 +81,7 @@ std::string why_not_forward(Generation generation, const AttentionShape& shape) 
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
   if (generation != Generation::sm90) return "";
   if (shape.has_terms) return kPortableTerms;
+  if (is_decode(shape)) return "";
   return shape.is_fp8 ? why_not_hopper_fp8_forward(shape) : why_not_hopper_forward(shape);
 }
 
@@ -92,9 +95,13 @@ std::string why_not_backward(Generation generation, const AttentionShape& shape)
 
 void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream) {
   const bool holds_fp32 = launch.out_element == Dtype::fp32;
-  CPSCOPE_CHECK(!launch.merges || (generation == Generation::sm90 && holds_fp32),
-                "only Hopper's forward merges, and in fp32", launch.merges, holds_fp32);
-  check_begun(launch.query_tiles, generation == Generation::sm90);
+  const bool is_for_decode = is_decode(launch.shape);
+  const bool does_more = is_for_decode || generation == Generation::sm90;
+  CPSCOPE_CHECK(!launch.merges || (does_more && holds_fp32),
+                "only the forwards of Hopper and of decode merge, and in fp32", launch.merges,
+                holds_fp32);
+  check_begun(launch.query_tiles, does_more);
+  if (is_for_decode) return launch_decode_forward(launch, stream);
   if (generation == Generation::sm90)
     return launch.shape.is_fp8 ? launch_hopper_fp8_forward(launch, stream)
                                : launch_hopper_forward(launch, stream);

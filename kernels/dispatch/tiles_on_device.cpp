@@ -10,7 +10,8 @@ TilesOnDevice::TilesOnDevice(const TileList& list, Stream stream)
       turns_(to_device(list.turns, stream)),
       unopened_(to_device(list.unopened, stream)),
       unclosed_(to_device(list.unclosed, stream)),
-      gaps_(to_device(list.gaps, stream)) {
+      gaps_(to_device(list.gaps, stream)),
+      parts_(to_device(list.parts, stream)) {
   view_.ranges = ranges_.as<KeyRange>();
   view_.tiles = tiles_.as<OwnedTile>();
   view_.runs = runs_.as<TileRun>();
@@ -25,6 +26,7 @@ TilesOnDevice::TilesOnDevice(const TileList& list, Stream stream)
   view_.gaps = gaps_.as<uint32_t>();
   view_.walks_by_tile = list.walks_by_tile;
   view_.group_parts = list.group_parts;
+  if (list.num_cut_tiles > 0) view_.parts = parts_.as<KeyPart>();
 }
 
 int64_t TilesOnDevice::bytes_of(const TileList& list) {
@@ -32,7 +34,8 @@ int64_t TilesOnDevice::bytes_of(const TileList& list) {
     return static_cast<int64_t>(values.size() * sizeof(values.front()));
   };
   return bytes(list.ranges) + bytes(list.tiles) + bytes(list.runs) + bytes(list.work) +
-         bytes(list.turns) + bytes(list.unopened) + bytes(list.unclosed) + bytes(list.gaps);
+         bytes(list.turns) + bytes(list.unopened) + bytes(list.unclosed) + bytes(list.gaps) +
+         bytes(list.parts);
 }
 
 }  // namespace cpscope::kernels

@@ -20,7 +20,7 @@ class TilesOnDevice {
   static int64_t bytes_of(const TileList& list);
 
  private:
-  DeviceMemory ranges_, tiles_, runs_, work_, turns_, unopened_, unclosed_, gaps_;
+  DeviceMemory ranges_, tiles_, runs_, work_, turns_, unopened_, unclosed_, gaps_, parts_;
   DeviceTiles view_;
 };
 

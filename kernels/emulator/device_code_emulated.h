@@ -171,6 +171,7 @@ inline int32_t atomic_add(int32_t* to, int32_t value) {
   return before;
 }
 
+inline void fence_device() {}
 inline void fence_system() {}
 
 inline void publish_to_system(int32_t* flag, int32_t value) {

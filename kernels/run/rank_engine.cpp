@@ -1,9 +1,9 @@
 #include "kernels/run/rank_engine.h"
 
+#include "kernels/attention/attention_decode.h"
 #include "kernels/attention/row_offsets.h"
 #include "kernels/device/scalar_types.h"
 #include "kernels/lower/lowered_check.h"
-#include "sim/plan/kept_inputs.h"
 #include "sim/run/dtype.h"
 #include "sim/scenario/score_terms.h"
 
@@ -18,22 +18,17 @@
 namespace cpscope::kernels {
 namespace {
 
-int64_t count_pairs(std::span<const BandSlice> slices) {
-  int64_t pairs = 0;
-  for (const BandSlice& slice : slices) pairs += cpscope::count_pairs(slice);
-  return pairs;
-}
-
-/// Visible pairs of every list of slices: [first slice, number of slices].
-std::map<std::array<int64_t, 2>, int64_t> count_pairs(const Plan& plan) {
-  std::map<std::array<int64_t, 2>, int64_t> pairs;
+/// The sums of every list of slices: [first slice, number of slices].
+std::map<std::array<int64_t, 2>, SliceSums> sum_all_slices(const Plan& plan) {
+  std::map<std::array<int64_t, 2>, SliceSums> sums;
   for (const Pass* pass : {&plan.forward, &plan.backward}) {
     for (const ComputeItem& item : pass->computes) {
-      const auto [entry, is_new] = pairs.try_emplace({item.first_slice, item.num_slices}, 0);
-      if (is_new) entry->second = count_pairs(plan.slices_of(item));
+      const auto [entry, is_new] =
+          sums.try_emplace({item.first_slice, item.num_slices}, SliceSums{});
+      if (is_new) entry->second = sum_slices(plan.slices_of(item));
     }
   }
-  return pairs;
+  return sums;
 }
 
 constexpr int64_t kCounterBytes = 4 * sizeof(int32_t);
@@ -84,11 +79,12 @@ AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
   return shape;
 }
 
-AttentionShape shape_of_item(const Plan& plan, const ComputeItem& item, int64_t pairs) {
+AttentionShape shape_of_item(const Plan& plan, const ComputeItem& item, const SliceSums& sums) {
   AttentionShape shape = shape_of_heads(plan, item);
   shape.q_rows = static_cast<int32_t>(plan.rows(item.q_tokens));
   shape.kv_rows = static_cast<int32_t>(plan.rows(item.kv_tokens));
-  shape.keys_per_row = pairs / std::max(1, shape.q_rows);
+  shape.keys_per_row = sums.pairs / std::max(1, shape.q_rows);
+  shape.slices = sums;
   return shape;
 }
 
@@ -174,15 +170,21 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
   lowering.can_merge = [&](const ComputeItem& item) {
     return has_hopper_forward(item) || has_fused_backward(item);
   };
-  // Codes of fp8 are made of whole inputs, before the kernel begins.
-  if (plan.scenario.numerics.fp8) lowering.pieces = {};
+  const auto may_decode = [&](const ComputeItem& item) {
+    return has_few_rows(shape_of_item(plan, item, sum_slices(plan.slices_of(item))));
+  };
+  const std::vector<ComputeItem>& forward = plan.forward.computes;
+  // Codes of fp8 are made of whole inputs, before the kernel begins; the decode kernel does not
+  // wait.
+  if (plan.scenario.numerics.fp8 || std::any_of(forward.begin(), forward.end(), may_decode))
+    lowering.pieces = {};
   lowering.waits_for_pieces = lowering.can_merge;
   lowering.writes_dtype = [&](const ComputeItem& item) {
     return element_bytes(plan.scenario.numerics.dtype) == 2 && lowering.waits_for_pieces(item);
   };
   lowering.heads_together = [&](const Plan& of, const ComputeItem& item) {
     if (!has_hopper_forward(item)) return 1;
-    const AttentionShape shape = shape_of_item(of, item, count_pairs(of.slices_of(item)));
+    const AttentionShape shape = shape_of_item(of, item, sum_slices(of.slices_of(item)));
     return forward_tile_shape(newest, shape).heads;
   };
   lowering.adds_shares = target.adds_shares;
@@ -206,7 +208,7 @@ RankEngine::RankEngine(const LoweredPlan& lowered, IdVector<RankId, bool> is_her
       attention_(plan_.scenario.attention),
       options_(options),
       compute_capability_(compute_capability),
-      pairs_(count_pairs(plan_)),
+      slice_sums_(sum_all_slices(plan_)),
       heads_of_steps_(find_heads_of_steps(plan_)),
       arrays_(lowered, std::move(is_here)),
       tiles_(plan_),
@@ -231,6 +233,7 @@ RankEngine::RankEngine(const LoweredPlan& lowered, IdVector<RankId, bool> is_her
   plan_statistics();
   plan_counters();
   plan_part_sums();
+  plan_key_part_sums();
   if (keeps_partials()) plan_kept_partials();
   plan_kept_inputs();
 }
@@ -307,6 +310,20 @@ void RankEngine::plan_part_sums() {
   }
 }
 
+/// Reserves the memory of parts of keys. Items that write the same rows of a buffer run one after
+/// another.
+void RankEngine::plan_key_part_sums() {
+  for (const ComputeItem& item : plan_.forward.computes) {
+    if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
+    const TileList& list = query_list_of(item);
+    if (list.num_cut_tiles == 0) continue;
+    int64_t& most = key_part_sums_[to_index(item.out)].most_bytes;
+    most = std::max(most, decode_part_bytes(shape_of(item), list));
+  }
+  for (auto& [buffer, sums] : key_part_sums_)
+    sums.array = arrays_.reserve(fmt::format("parts of buffer {}", buffer), sums.most_bytes);
+}
+
 /// Rows fp32 [kv row][local KV head, part] of dk, or of dv.
 DeviceRows RankEngine::part_rows_of(const ComputeItem& item, bool second) const {
   const PartSums& sums = part_sums_.at(to_index(item.dkv));
@@ -349,7 +366,11 @@ bool RankEngine::adds_parts(const ComputeItem& item) const {
 }
 
 int64_t RankEngine::counter_bytes_of(const ComputeItem& item, Direction direction) const {
-  if (direction == Direction::forward) return kCounterBytes;
+  if (direction == Direction::forward) {
+    const TileList& list = query_list_of(item);
+    if (list.num_cut_tiles == 0) return kCounterBytes;
+    return kCounterBytes + num_decode_counters(shape_of(item), list) * int64_t{sizeof(int32_t)};
+  }
   return counter_bytes(item.heads.size(), key_list_of(item).num_counters);
 }
 
@@ -361,26 +382,6 @@ int32_t* RankEngine::counters_of(const ComputeItem& item, Direction direction) c
 
 const ComputeNote& RankEngine::note_of(const ComputeItem& item, Direction direction) const {
   return lowered_.notes[direction].computes[index_of(item, plan_.pass(direction).computes)];
-}
-
-void RankEngine::plan_kept_inputs() {
-  if (!options_.repeats) return;
-  for (const BufferId id : find_kept_inputs(plan_)) {
-    for (const bool is_second : {false, true}) {
-      if (!arrays_.holds(id) || (is_second && !arrays_.has_second(id))) continue;
-      kept_inputs_.push_back(
-          {id, is_second, arrays_.reserve("kept input", arrays_.array_bytes(id, is_second))});
-    }
-  }
-}
-
-void RankEngine::move_kept_inputs(bool keeps, Stream stream) {
-  for (const KeptArray& kept : kept_inputs_) {
-    void* const used = kept.is_second ? arrays_.second(kept.buffer) : arrays_.first(kept.buffer);
-    void* const copy = arrays_.at(kept.copy);
-    copy_on_device(keeps ? copy : used, keeps ? used : copy,
-                   arrays_.array_bytes(kept.buffer, kept.is_second), stream);
-  }
 }
 
 void RankEngine::allocate(Stream stream) {
@@ -425,7 +426,7 @@ void RankEngine::clear_padded_lanes(void* zeros, Stream stream) {
 }
 
 AttentionShape RankEngine::shape_of(const ComputeItem& item) const {
-  return shape_of_item(plan_, item, pairs_.at({item.first_slice, item.num_slices}));
+  return shape_of_item(plan_, item, slice_sums_.at({item.first_slice, item.num_slices}));
 }
 
 Generation RankEngine::forward_generation(const AttentionShape& shape) const {
@@ -483,6 +484,10 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool sa
   launch.query_tiles.arrivals =
       arrivals_of(item, Direction::forward, TileOwner::queries, tile.heads);
   launch.counter = counters_of(item, Direction::forward);
+  if (launch.query_tiles.parts != nullptr) {
+    launch.parts = arrays_.at<float>(key_part_sums_.at(to_index(item.out)).array);
+    launch.parts_done = launch.counter + kCounterBytes / int64_t{sizeof(int32_t)};
+  }
   const OwnMerge& own = note_of(item, Direction::forward).own_merge;
   launch.merges = own.merges;
   launch.rounds = own.rounds;

@@ -7,6 +7,7 @@
 #include "kernels/run/rank_arrays.h"
 #include "kernels/run/term_store.h"
 #include "kernels/run/tile_store.h"
+#include "sim/plan/decode_items.h"
 #include "sim/plan/item_uses.h"
 #include "sim/run/executor.h"
 #include "sim/run/judge.h"
@@ -208,8 +209,10 @@ class RankEngine {
   void plan_counters();
   void plan_arrivals();
   void plan_part_sums();
+  void plan_key_part_sums();
   DeviceRows part_rows_of(const ComputeItem& item, bool second) const;
   const TileList& key_list_of(const ComputeItem& item) const;
+  const TileList& query_list_of(const ComputeItem& item) const;
   Arrivals arrivals_of(const ComputeItem& item, Direction direction, TileOwner owner,
                        int32_t tile_heads) const;
   int32_t most_heads_of(const ComputeItem& item, Direction direction, TileOwner owner,
@@ -241,7 +244,7 @@ class RankEngine {
   const Attention& attention_;
   EngineOptions options_;
   int32_t compute_capability_;
-  std::map<std::array<int64_t, 2>, int64_t> pairs_;  // [first slice, number of slices] visible
+  std::map<std::array<int64_t, 2>, SliceSums> slice_sums_;  // [first slice, number of slices]
   std::map<std::pair<int32_t, int32_t>, HeadRange> heads_of_steps_;  // [rank, step] of the backward
   RankArrays arrays_;
   TileStore tiles_;
@@ -253,6 +256,11 @@ class RankEngine {
     int32_t copy = -1;  // array
   };
   std::vector<KeptArray> kept_inputs_;
+  /// Results of parts of the keys (TileList::parts).
+  struct KeyPartSums {
+    int64_t most_bytes = 0;
+    int32_t array = -1;
+  };
   struct Counters {
     int32_t array = -1;
     int64_t bytes = 0;
@@ -275,10 +283,11 @@ class RankEngine {
     int32_t most_parts = 1;
     std::array<int32_t, 2> arrays{-1, -1};  // fp32 [kv row][KV head, part]: dk, dv
   };
-  std::map<int32_t, PartSums> part_sums_;  // [BufferId of dkv]
-  std::map<int32_t, KeptPartials> kept_;   // [BufferId of the accumulator]
-  int32_t sink_ = -1, d_sink_ = -1;        // arrays, [global head]
-  int32_t begun_ = -1;                     // array, a flag
+  std::map<int32_t, PartSums> part_sums_;         // [BufferId of dkv]
+  std::map<int32_t, KeyPartSums> key_part_sums_;  // [BufferId of out]
+  std::map<int32_t, KeptPartials> kept_;          // [BufferId of the accumulator]
+  int32_t sink_ = -1, d_sink_ = -1;               // arrays, [global head]
+  int32_t begun_ = -1;                            // array, a flag
   double list_seconds_ = 0.0;
 };
 

@@ -2,6 +2,7 @@
 #include "kernels/device/scalar_types.h"
 #include "kernels/run/rank_engine.h"
 #include "sim/base/parallel.h"
+#include "sim/plan/kept_inputs.h"
 #include "sim/plan/rotary_positions.h"
 #include "sim/run/dtype.h"
 
@@ -263,6 +264,26 @@ void RankEngine::collect_sink_gradient(Answer& answer, Stream stream) {
   wait_for_stream(stream);
   answer.d_sink.resize(d_sink.size(), 0.0);
   for (size_t h = 0; h < d_sink.size(); ++h) answer.d_sink[h] += d_sink[h];
+}
+
+void RankEngine::plan_kept_inputs() {
+  if (!options_.repeats) return;
+  for (const BufferId id : find_kept_inputs(plan_)) {
+    for (const bool is_second : {false, true}) {
+      if (!arrays_.holds(id) || (is_second && !arrays_.has_second(id))) continue;
+      kept_inputs_.push_back(
+          {id, is_second, arrays_.reserve("kept input", arrays_.array_bytes(id, is_second))});
+    }
+  }
+}
+
+void RankEngine::move_kept_inputs(bool keeps, Stream stream) {
+  for (const KeptArray& kept : kept_inputs_) {
+    void* const used = kept.is_second ? arrays_.second(kept.buffer) : arrays_.first(kept.buffer);
+    void* const copy = arrays_.at(kept.copy);
+    copy_on_device(keeps ? copy : used, keeps ? used : copy,
+                   arrays_.array_bytes(kept.buffer, kept.is_second), stream);
+  }
 }
 
 }  // namespace cpscope::kernels

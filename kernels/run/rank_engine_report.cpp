@@ -1,3 +1,4 @@
+#include "kernels/attention/attention_decode.h"
 #include "kernels/run/rank_engine.h"
 #include "sim/plan/scaled_partials.h"
 #include "sim/plan/visit_items.h"
@@ -47,15 +48,18 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
   return std::nullopt;
 }
 
+const TileList& RankEngine::query_list_of(const ComputeItem& item) const {
+  const AttentionShape shape = shape_of(item);
+  return tiles_.list(item, TileOwner::queries,
+                     forward_tile_shape(forward_generation(shape), shape));
+}
+
 int64_t RankEngine::tile_flops(const ComputeItem& item, Direction direction) const {
   if (item.num_slices == 0) return 0;
   const AttentionShape shape = shape_of(item);
   const int64_t qk = shape.head_dim_qk, v = shape.head_dim_v, heads = shape.num_heads;
   if (direction == Direction::forward)
-    return 2 * heads * (qk + v) *
-           tiles_
-               .list(item, TileOwner::queries, forward_tile_shape(forward_generation(shape), shape))
-               .visited_cells;
+    return 2 * heads * (qk + v) * query_list_of(item).visited_cells;
   const Generation generation = backward_generation(shape);
   const int64_t by_keys = key_list_of(item).visited_cells;
   if (is_backward_fused(generation, shape)) return 2 * heads * (3 * qk + 2 * v) * by_keys;
@@ -134,8 +138,10 @@ ByDirection<std::vector<std::string>> RankEngine::item_kernels() const {
     if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
     const AttentionShape shape = shape_of(item);
     const Generation generation = forward_generation(shape);
-    std::string name = fmt::format("{} forward {}", to_text(generation),
-                                   tile_text(forward_tile_shape(generation, shape)));
+    std::string name =
+        fmt::format("{} forward {}", is_decode(shape) ? "decode" : to_text(generation),
+                    tile_text(forward_tile_shape(generation, shape)));
+    if (query_list_of(item).num_cut_tiles > 0) name += " in parts of the keys";
     if (note_of(item, Direction::forward).own_merge.merges) name += " merging";
     set_name(item, Direction::forward, name);
   }

@@ -1,6 +1,7 @@
 #include "kernels/tiles/tile_list.h"
 
 #include "kernels/tiles/group_parts.h"
+#include "kernels/tiles/key_parts.h"
 #include "kernels/tiles/tile_turns.h"
 #include "kernels/tiles/work_order.h"
 
@@ -112,16 +113,17 @@ bool share_a_key(const TileList& list, int32_t a, int32_t b) {
 }
 
 /// The query rows of long documents, in order. Tiles do not span two of them. Stationary query
-/// tiles: each row would stream the keys of both documents. By blocks: a block that a document
+/// tiles: each row would stream the keys of both documents; if keys are cut, every document counts
+/// as long. By blocks: a block that a document
 /// shares with the one before is the last of its own tiles but the first of the other's, which
 /// would wait for it all the time.
 std::vector<RowStretch> find_long_documents(const TileList& list) {
-  constexpr int32_t kLongRows = 512;
+  const int32_t long_rows = list.shape.cuts_keys ? 1 : 512;
   std::vector<RowStretch> documents;
   int32_t start = 0;
   for (int32_t q = 1; q <= list.q_rows; ++q) {
     if (q < list.q_rows && share_a_key(list, q - 1, q)) continue;
-    if (q - start >= kLongRows) documents.push_back({start, q});
+    if (q - start >= long_rows) documents.push_back({start, q});
     start = q;
   }
   return documents;
@@ -292,6 +294,7 @@ TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64
       owns_queries || shape.by_blocks ? find_long_documents(list) : std::vector<RowStretch>{};
   owns_queries ? make_query_tiles(long_documents, list) : make_key_tiles(long_documents, list);
   count_walked_tiles(list);
+  if (shape.cuts_keys) cut_keys(item_heads, list);
   list.group_parts = choose_group_parts(item_heads, list);
   const WorkHeads heads = heads_in_parts(item_heads, list.group_parts);
   if (!shape.by_blocks) {

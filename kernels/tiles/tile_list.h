@@ -13,12 +13,15 @@ namespace cpscope::kernels {
 /// (walked_rows). by_blocks: every streamed tile lies inside a block, the rows between two
 /// multiples of walked_rows. Tiles are streamed from the last to the first, so that CTAs may add to
 /// a block's results one after another (TileList::turns). heads: query heads of one KV head that a
-/// tile of query rows holds together, each with all of its rows.
+/// tile of query rows holds together, each with all of its rows. cuts_keys: tiles of query rows do
+/// not span rows that see no key in common, and their keys are cut into parts, so that few rows of
+/// many keys are work for all CTAs (TileList::parts).
 struct TileShape {
   int32_t owned_rows = 128;
   int32_t walked_rows = 64;
   bool by_blocks = false;
   int32_t heads = 1;
+  bool cuts_keys = false;
 
   int32_t num_blocks(int32_t rows) const { return (rows + walked_rows - 1) / walked_rows; }
 
@@ -69,6 +72,19 @@ struct TurnRun {
 /// The first turn, of a tile with all rows of its counter: the rows are stored, not added.
 inline constexpr int32_t kOpeningTurn = -1;
 
+/// Parts of a tile's keys at most.
+inline constexpr int32_t kMostKeyParts = 96;
+
+/// Which part of its rows' keys a tile streams. Parts are numbered in the order of the keys.
+struct KeyPart {
+  int32_t index = 0;
+  int32_t count = 1;       // of the tiles with the same rows; 1: the tile has all keys
+  int32_t first_slot = 0;  // of the results of part 0, in memory; those of the others follow
+  int32_t counter = 0;     // of the parts that are done
+
+  friend bool operator==(const KeyPart&, const KeyPart&) = default;
+};
+
 /// Rows [begin, end).
 struct RowStretch {
   int32_t begin = 0;
@@ -95,7 +111,7 @@ struct TileList {
   int32_t kv_rows = 0;
   int32_t num_range_sets = 0;
   std::vector<KeyRange> ranges;  // [range_set][q row]
-  std::vector<OwnedTile> tiles;  // every stationary row is in exactly one
+  std::vector<OwnedTile> tiles;  // every stationary row is in exactly one, or in one for each part
   std::vector<TileRun> runs;
   std::vector<WorkItem> work;  // tiles x heads
   /// By blocks, for the streamed tiles of each stationary tile: how many tiles before it in launch
@@ -118,7 +134,11 @@ struct TileList {
   /// With stationary keys: the number of equal parts that the query heads of a KV head are split
   /// into, each with its own dk and dv (group_parts).
   int32_t group_parts = 1;
-  int64_t visited_cells = 0;  // area of all streamed tiles, for one head
+  /// With TileShape::cuts_keys, for every tile; else empty.
+  std::vector<KeyPart> parts;
+  int32_t num_part_slots = 0;  // parts of tiles with more than one
+  int32_t num_cut_tiles = 0;   // tiles that were cut into parts
+  int64_t visited_cells = 0;   // area of all streamed tiles, for one head
 };
 
 enum class TileOwner { queries, keys };

@@ -108,4 +108,26 @@ AttentionCase scattered_case(Dtype dtype, int32_t rows, int32_t head_dim) {
   return item;
 }
 
+AttentionCase decode_case(const Requests& requests) {
+  AttentionCase item;
+  kernels::AttentionShape& shape = item.shape;
+  shape.dtype = requests.dtype;
+  shape.group = requests.group;
+  shape.num_kv_heads = requests.kv_heads;
+  shape.num_heads = requests.kv_heads * requests.group;
+  shape.head_dim_qk = requests.head_dim_qk;
+  shape.head_dim_v = requests.head_dim_v;
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(requests.head_dim_qk));
+  for (const int32_t length : requests.lengths) {
+    const int32_t q = shape.q_rows, k = shape.kv_rows;
+    item.slices.push_back(
+        {q, q + requests.rows, k, k + length, -1'000'000, length - requests.rows});
+    shape.q_rows += requests.rows;
+    shape.kv_rows += length + requests.gap;
+  }
+  shape.slices = sum_slices(item.slices);
+  shape.keys_per_row = shape.slices.pairs / std::max(1, shape.q_rows);
+  return item;
+}
+
 }  // namespace cpscope::tests

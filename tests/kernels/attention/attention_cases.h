@@ -23,6 +23,19 @@ AttentionCase random_case(uint64_t seed, const CaseSpace& space);
 AttentionCase full_case(Dtype dtype, int32_t rows, int32_t head_dim_qk, int32_t head_dim_v);
 AttentionCase causal_case(Dtype dtype, int32_t rows, int32_t head_dim_qk, int32_t head_dim_v);
 
+/// A batch of requests, each with its own keys.
+struct Requests {
+  Dtype dtype = Dtype::bf16;
+  int32_t rows = 1;              // of a request: the next token, and drafts
+  std::vector<int32_t> lengths;  // keys that the last row of a request sees
+  int32_t gap = 3;               // keys between requests that nobody sees
+  int32_t kv_heads = 1, group = 4;
+  int32_t head_dim_qk = 128, head_dim_v = 128;
+};
+
+/// Row i of a request sees all keys but the last `rows - 1 - i`.
+AttentionCase decode_case(const Requests& requests);
+
 /// The same case without keys from `end` on, and without keys before `end`.
 AttentionCase keys_before(const AttentionCase& item, int32_t end);
 AttentionCase keys_from(const AttentionCase& item, int32_t begin);

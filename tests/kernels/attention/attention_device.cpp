@@ -1,5 +1,6 @@
 #include "tests/kernels/attention/attention_device.h"
 
+#include "kernels/attention/attention_decode.h"
 #include "kernels/attention/row_offsets.h"
 #include "kernels/device/device.h"
 #include "kernels/device/scalar_types.h"
@@ -200,7 +201,11 @@ void launch_case(kernels::Generation generation, const AttentionCase& item,
                      k = upload_rows(inputs.k, shape.dtype, keys),
                      v = upload_rows(inputs.v, shape.dtype, keys);
   const kernels::TilesOnDevice tiles(list, nullptr);
-  const DeviceBytes counter = DeviceBytes::holding(std::vector<int32_t>{0});
+  const bool has_parts = list.num_cut_tiles > 0;
+  const int64_t num_counters = has_parts ? num_decode_counters(shape, list) : 0;
+  const DeviceBytes counter =
+      DeviceBytes::holding(std::vector<int32_t>(static_cast<size_t>(1 + num_counters), 0));
+  const DeviceBytes parts(has_parts ? decode_part_bytes(shape, list) : 1);
   kernels::ForwardLaunch launch;
   launch.shape = shape;
   launch.q = q.view;
@@ -213,10 +218,13 @@ void launch_case(kernels::Generation generation, const AttentionCase& item,
   launch.max_logit = static_cast<float*>(results.max_logit.data());
   launch.query_tiles = tiles.view();
   launch.counter = static_cast<int32_t*>(counter.data());
+  launch.parts = static_cast<float*>(parts.data());
+  launch.parts_done = launch.counter + 1;
   change(launch);
   launch_forward(generation, launch, nullptr);
   kernels::wait_for_stream(nullptr);
-  EXPECT_EQ(counter.download<int32_t>()[0], 0) << "the next launch wants it at 0";
+  for (const int32_t count : counter.download<int32_t>())
+    EXPECT_EQ(count, 0) << "the next launch wants it at 0";
 }
 
 }  // namespace
@@ -261,7 +269,7 @@ ForwardAnswer run_forward(kernels::Generation generation, const AttentionCase& i
 
 ForwardAnswer run_forward_in_two(const AttentionCase& before, const AttentionCase& after,
                                  const AttentionInputs& inputs, bool by_kernel, bool rounds) {
-  constexpr kernels::Generation kHopper = kernels::Generation::sm90;
+  constexpr kernels::Generation kHopper = kernels::Generation::sm90;  // or decode, for its shapes
   const kernels::AttentionShape& shape = before.shape;
   const auto tiles_of = [&](const AttentionCase& item) {
     return query_tiles(item, forward_tile_shape(kHopper, item.shape));

@@ -41,11 +41,15 @@ class PlantedBugs : public ::testing::Test {
 
   /// Tries several cases and orders of threads until one fails.
   static bool is_seen(Fault fault, int32_t line = 0) {
+    AttentionCase item = causal_case(Dtype::bf16, 200, 40, 64);
+    item.shape.num_heads = item.shape.group = 3;
+    return is_seen_in(item, fault, line);
+  }
+
+  static bool is_seen_in(const AttentionCase& item, Fault fault, int32_t line) {
     kernels::emulator::clear_counts();
     for (uint64_t seed = 1; seed <= 8; ++seed) {
       settings() = {.seed = seed, .fault = fault, .fault_line = line};
-      AttentionCase item = causal_case(Dtype::bf16, 200, 40, 64);
-      item.shape.num_heads = item.shape.group = 3;
       const std::string said = verdict(item);
       EXPECT_GT(kernels::emulator::counts().faults, 0) << "the fault was never met";
       if (!said.empty()) return true;
@@ -64,6 +68,26 @@ TEST_F(PlantedBugs, EveryMissingBarrierIsSeen) {
   for (const int32_t line : lines) {
     EXPECT_TRUE(is_seen(Fault::skip_barrier, line)) << "line " << line;
   }
+}
+
+TEST_F(PlantedBugs, EveryMissingBarrierOfADecodeStepIsSeen) {
+  // Items after another, with parts of the keys, and rows of several heads.
+  const AttentionCase item = decode_case({.rows = 3, .lengths = {1'200, 700, 1'100}});
+  ASSERT_EQ(verdict(item), "");
+  for (const char* file : {"/attention/decode_rows.h", "/attention/attention_decode.cu"}) {
+    const std::string path = std::string(CPSCOPE_KERNELS) + file;
+    // What other CTAs see needs CTAs at the same time, which the emulator does not have.
+    const std::vector<int32_t> fences = lines_with(path, "fence_device();");
+    for (const int32_t line : lines_with(path, "__syncthreads();")) {
+      if (std::find(fences.begin(), fences.end(), line - 1) != fences.end()) continue;
+      EXPECT_TRUE(is_seen_in(item, Fault::skip_barrier, line)) << file << ", line " << line;
+    }
+  }
+  EXPECT_TRUE(is_seen_in(item, Fault::skip_copy_wait, 0));
+  // A short tile in memory that nothing was written to before.
+  AttentionCase short_first = decode_case({.lengths = {800}});
+  short_first.slices = {{0, 1, 0, 10, -900, 900}, {0, 1, 50, 800, -900, 900}};
+  EXPECT_TRUE(is_seen_in(short_first, Fault::skip_zero_fill, 0));
 }
 
 TEST_F(PlantedBugs, CopyWaitThatDoesNotWaitIsSeen) { EXPECT_TRUE(is_seen(Fault::skip_copy_wait)); }

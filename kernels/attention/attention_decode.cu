@@ -1,0 +1,414 @@
+#include "kernels/attention/attention_decode.h"
+#include "kernels/attention/decode_rows.h"
+#include "kernels/attention/forward_tiles.h"
+#include "kernels/attention/gradient_dims.h"
+#include "kernels/attention/gradient_tiles.h"
+#include "kernels/device/launch.h"
+#include "sim/base/check.h"
+#include "sim/plan/decode_items.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+// Forward of one compute item whose query rows see many keys that few other rows see.
+//
+// Grid: as many CTAs as fit the device at once; each fetches work items (part of a query tile's
+// keys x query heads of a KV head) with a counter until none is left. 128 threads (64 for head_dim
+// 256): all warps hold the tile's 16 or 32 rows, query rows times heads, as operands in registers.
+// Each warp streams its own 16 keys (32 at head_dim 64) of every tile through three buffers (two at
+// 192) of its own by asynchronous copies, so that no warp waits for another one before the end of
+// the item; then the warps' sums are merged. Where a tile's keys are cut into parts, sums go to
+// memory, and the CTA that ends last adds up those of all parts, always in the order of the keys.
+//
+// Shared memory: 96 KiB (head_dim up to 128, 256), 80 KiB (192 / 128), so that two CTAs fit an SM
+// of sm_90. Registers: at most 255, no spills. Numbers: products in T, sums in fp32, softmax in
+// base 2 and fp32, weights rounded to T before the product with V. Accuracy: as attention_forward.
+// Sources: FlashAttention-2 (arXiv:2307.08691), alg. 1; parts of the keys: Flash-Decoding (Dao et
+// al., 2023); rows of several heads in a tile: FlashAttention's pack_gqa. Streams of single warps,
+// and the merge by the CTA that ends last, are our own.
+
+namespace cpscope::kernels {
+namespace {
+
+using namespace device;
+
+constexpr int kCtasPerSm = 2;
+
+/// One CTA's work item.
+template <class Instance, int kStackCount>
+class DecodeItem {
+ public:
+  using Tiles = DecodeTiles<Instance, kStackCount>;
+  using T = typename Tiles::T;
+  static constexpr int kStacks = Tiles::kStacks;
+  static constexpr int kLaneRows = 2 * kStacks;  // of this thread lane
+
+  __device__ __forceinline__ DecodeItem(const DecodeParams& params, uint8_t* shared,
+                                        const WorkItem& item)
+      : launch_(params.launch), rows_(params, shared, item), logits_(launch_.shape) {
+    const AttentionShape& shape = launch_.shape;
+    const int32_t kv_head =
+        (shape.first_head + rows_.first_head()) / shape.group - shape.first_kv_head;
+    keys_ = rows_of_head<T>(launch_.k, kv_head, shape.head_dim_qk);
+    values_ = rows_of_head<T>(launch_.v, kv_head, shape.head_dim_v);
+    stream_ = shared_address(shared) + Tiles::kStreams + warp() * Tiles::kStreamBytes;
+    set_to_zero(out_);
+#pragma unroll
+    for (int r = 0; r < kLaneRows; ++r) {
+      largest_[r] = -kInfinity;
+      sum_[r] = 0.0f;
+    }
+  }
+
+  /// All threads of the CTA call it together.
+  __device__ __forceinline__ void run() {
+    stream_keys();
+    // All warps are done with their streams, whose memory is used again.
+    copy_async_wait<0>();
+    __syncthreads();
+    place_sums();
+    __syncthreads();
+    rows_.finish();
+  }
+
+ private:
+  static __device__ __forceinline__ int32_t thread() { return static_cast<int32_t>(threadIdx.x); }
+  static __device__ __forceinline__ int32_t warp() { return thread() / 32; }
+
+  /// Row of the tile for row r of this thread lane. The heads of a query row are neighbours.
+  static __device__ __forceinline__ int32_t tile_row(int r) {
+    return r / 2 * 16 + r % 2 * 8 + thread() % 32 / 4;
+  }
+
+  __device__ __forceinline__ void load_queries() {
+    const int32_t lanes = (launch_.shape.head_dim_qk + 7) / 8 * 8;
+#pragma unroll
+    for (int r = 0; r < kLaneRows; ++r) {
+      const int32_t row = tile_row(r);
+      const bool is_row = row < rows_.num_rows();
+      const T* from = static_cast<const T*>(launch_.q.data) +
+                      (is_row ? rows_.query_of(row) * launch_.q.row_stride +
+                                    rows_.head_of(row) * launch_.q.head_stride
+                              : int64_t{0});
+#pragma unroll
+      for (int i = 0; i < Tiles::kQk / 8; ++i) {
+        const int32_t lane = i * 8 + thread() % 4 * 2;
+        uint32_t pair = 0;
+        if (is_row && lane < lanes) pair = *reinterpret_cast<const uint32_t*>(from + lane);
+        queries_[r / 2][i / 2][i % 2 * 2 + r % 2] = pair;
+      }
+    }
+  }
+
+  /// The first keys are requested before the queries, which wait for more than one address.
+  __device__ __forceinline__ void stream_keys() {
+    const TileRun* runs = launch_.query_tiles.runs + rows_.tile().first_run;
+    TileWalk<Tiles::kWalkedRows> ahead(runs, rows_.tile().num_runs, 0, 1),
+        walk(runs, rows_.tile().num_runs, 0, 1);
+    WalkedTile walked, fetched;
+#pragma unroll
+    for (int buffer = 0; buffer < Tiles::kBuffers - 1; ++buffer) {
+      if (ahead.next(fetched)) fetch(fetched, buffer);
+      copy_async_commit();
+    }
+    load_queries();
+    for (int buffer = 0, free = Tiles::kBuffers - 1; walk.next(walked);) {
+      copy_async_wait<Tiles::kBuffers - 2>();
+      // The keys have arrived for all lanes, and all of them are done with the free buffer.
+      __syncwarp();
+      if (ahead.next(fetched)) fetch(fetched, free);
+      copy_async_commit();
+      if (walked.begin + warp() * Tiles::kWarpKeys < walked.end) visit(walked, buffer);
+      free = buffer;
+      buffer = buffer + 1 == Tiles::kBuffers ? 0 : buffer + 1;
+    }
+  }
+
+  /// Starts copying this warp's rows of a tile: eight lanes copy 128 bytes of a row.
+  template <int kLanes>
+  __device__ __forceinline__ void copy_warp_rows(uint32_t to, const HeadRows<T>& from,
+                                                 int32_t begin, int32_t end) const {
+    const int32_t row = thread() % 32 / 8, group = thread() % 8;
+    const T* source = from.first + (begin + row) * from.stride + group * 8;
+#pragma unroll
+    for (int i = 0; i < Tiles::kWarpKeys / 4; ++i) {
+      const int32_t to_row = row + 4 * i;
+      const uint32_t at = to + to_row * kLanes * 2 + (group ^ (to_row & 7)) * 16;
+      const bool is_row = begin + to_row < end;
+#pragma unroll
+      for (int block = 0; block < kLanes / 64; ++block) {
+        copy_async_16(at + block * 128, source + block * 64,
+                      is_row && block * 64 + group * 8 < from.lanes);
+      }
+      source += 4 * from.stride;
+    }
+  }
+
+  __device__ __forceinline__ void fetch(const WalkedTile& walked, int buffer) const {
+    const int32_t begin = walked.begin + warp() * Tiles::kWarpKeys;
+    if (begin >= walked.end) return;
+    const uint32_t to = stream_ + buffer * Tiles::kBufferBytes;
+    copy_warp_rows<Tiles::kQk>(to, keys_, begin, walked.end);
+    copy_warp_rows<Tiles::kV>(to + Tiles::kKeyBytes, values_, begin, walked.end);
+  }
+
+  __device__ __forceinline__ void visit(const WalkedTile& walked, int buffer) {
+    const uint32_t from = stream_ + buffer * Tiles::kBufferBytes;
+    float scores[kStacks][Tiles::kWarpKeys / 8][4];
+    set_to_zero(scores);
+    const auto keys = along_lanes<Tiles::kQk>(from);
+#pragma unroll
+    for (int step = 0; step < Tiles::kQk / 16; ++step) {
+#pragma unroll
+      for (int i = 0; i < Tiles::kWarpKeys / 16; ++i) {
+        uint32_t b[4];
+        load_matrix_x4(b, keys.at(16 * i, step));
+#pragma unroll
+        for (int stack = 0; stack < kStacks; ++stack) {
+          multiply_add<T>(scores[stack][2 * i], queries_[stack][step], b[0], b[1]);
+          multiply_add<T>(scores[stack][2 * i + 1], queries_[stack][step], b[2], b[3]);
+        }
+      }
+    }
+    logits_.apply(scores);
+    if (walked.is_masked) hide(scores, walked);
+    weigh(scores);
+    const auto values = along_rows<Tiles::kV>(from + Tiles::kKeyBytes);
+#pragma unroll
+    for (int step = 0; step < Tiles::kWarpKeys / 16; ++step) {
+      uint32_t a[kStacks][4];
+#pragma unroll
+      for (int i = 0; i < 4 * kStacks; ++i) {
+        const float(&four)[4] = scores[i / 4][2 * step + i % 4 / 2];
+        a[i / 4][i % 4] = pack<T>(four[i % 2 * 2], four[i % 2 * 2 + 1]);
+      }
+#pragma unroll
+      for (int i = 0; i < Tiles::kV / 16; ++i) {
+        uint32_t b[4];
+        load_matrix_x4_transposed(b, values.at(16 * step, i));
+#pragma unroll
+        for (int stack = 0; stack < kStacks; ++stack) {
+          multiply_add<T>(out_[stack][2 * i], a[stack], b[0], b[1]);
+          multiply_add<T>(out_[stack][2 * i + 1], a[stack], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  /// Replaces the scores of invisible pairs, whatever they are, without arithmetic on them.
+  __device__ __forceinline__ void hide(float (&scores)[kStacks][Tiles::kWarpKeys / 8][4],
+                                       const WalkedTile& walked) const {
+    const KeyRange* ranges =
+        launch_.query_tiles.ranges + int64_t{walked.range_set} * launch_.shape.q_rows;
+    const int32_t first_key = walked.begin + warp() * Tiles::kWarpKeys + thread() % 4 * 2;
+#pragma unroll
+    for (int r = 0; r < kLaneRows; ++r) {
+      const int32_t row = tile_row(r);
+      const KeyRange seen = row < rows_.num_rows() ? ranges[rows_.query_of(row)] : KeyRange{};
+      // Relative to this thread lane's first key.
+      const int32_t lo = seen.lo - first_key;
+      const int32_t hi = (seen.hi < walked.end ? seen.hi : walked.end) - first_key;
+#pragma unroll
+      for (int e = 0; e < Tiles::kWarpKeys / 4; ++e) {
+        const int32_t key = e / 2 * 8 + e % 2;
+        float& score = scores[r / 2][e / 2][r % 2 * 2 + e % 2];
+        score = key >= lo && key < hi ? score : -kInfinity;
+      }
+    }
+  }
+
+  /// Turns scores into weights relative to the rows' largest scores so far, and rescales the
+  /// earlier sums to the same reference.
+  __device__ __forceinline__ void weigh(float (&scores)[kStacks][Tiles::kWarpKeys / 8][4]) {
+    float factors[kLaneRows];
+    bool has_new_largest = false;
+#pragma unroll
+    for (int r = 0; r < kLaneRows; ++r) {
+      float largest = -kInfinity;
+#pragma unroll
+      for (int e = 0; e < Tiles::kWarpKeys / 4; ++e)
+        largest = fmaxf(largest, scores[r / 2][e / 2][r % 2 * 2 + e % 2]);
+      largest = fmaxf(largest, shuffle_xor(largest, 1));
+      largest = fmaxf(largest, shuffle_xor(largest, 2));
+      const float before = largest_[r];
+      largest_[r] = fmaxf(before, largest * logits_.unit_log2);
+      has_new_largest = has_new_largest || largest_[r] != before;
+      const float subtracted = largest_[r] == -kInfinity ? 0.0f : largest_[r];
+      factors[r] = exp2_approx(before - subtracted);
+      float sum = 0.0f;
+#pragma unroll
+      for (int e = 0; e < Tiles::kWarpKeys / 4; ++e) {
+        float& score = scores[r / 2][e / 2][r % 2 * 2 + e % 2];
+        score = exp2_approx(fmaf(score, logits_.unit_log2, -subtracted));
+        sum += score;
+      }
+      sum_[r] = sum_[r] * factors[r] + sum;
+    }
+    // If no row of the warp has a new largest score, all factors are 1.
+    if (!any_in_warp(has_new_largest)) return;
+#pragma unroll
+    for (int r = 0; r < kLaneRows; ++r) {
+#pragma unroll
+      for (int j = 0; j < Tiles::kV / 8; ++j) {
+        out_[r / 2][j][r % 2 * 2] *= factors[r];
+        out_[r / 2][j][r % 2 * 2 + 1] *= factors[r];
+      }
+    }
+  }
+
+  /// Writes this warp's sums to the shared memory.
+  __device__ __forceinline__ void place_sums() const {
+#pragma unroll
+    for (int r = 0; r < kLaneRows; ++r) {
+      float sum = sum_[r] + shuffle_xor(sum_[r], 1);
+      sum += shuffle_xor(sum, 2);
+      const int32_t row = tile_row(r);
+      if (row >= rows_.num_rows()) continue;
+      if (thread() % 4 == 0) rows_.notes_of(warp())[row] = {largest_[r], sum};
+      float* to = rows_.sums_of(warp(), row) + thread() % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < Tiles::kV / 8; ++j) {
+        const float(&four)[4] = out_[r / 2][j];
+        store_pair(to + 8 * j, four[r % 2 * 2], four[r % 2 * 2 + 1]);
+      }
+    }
+  }
+
+  const ForwardLaunch& launch_;
+  DecodeRows<Tiles> rows_;
+  Logits<Instance::kIsCapped> logits_;
+  HeadRows<T> keys_, values_;
+  uint32_t stream_ = 0;  // address of this warp's buffers
+  uint32_t queries_[kStacks][Tiles::kQk / 16][4];
+  float largest_[kLaneRows];  // largest logit of each row so far, times log2(e)
+  float sum_[kLaneRows];      // of this thread lane's weights
+  float out_[kStacks][Tiles::kV / 8][4];
+};
+
+template <class Instance, int kStackCount>
+__global__ void __launch_bounds__(DecodeTiles<Instance, kStackCount>::kThreads, kCtasPerSm)
+    attention_decode(const __grid_constant__ DecodeParams params) {
+  const DeviceTiles& tiles = params.launch.query_tiles;
+  const Begun& begun = tiles.begun;
+  if (begun.flag != nullptr && blockIdx.x == gridDim.x - 1 && threadIdx.x == 0)
+    publish_to_system(begun.flag, begun.value);
+  const auto num_ctas = static_cast<int32_t>(gridDim.x);
+  auto* next_work = reinterpret_cast<int32_t*>(dynamic_shared());  // [2], used alternately
+  // The first items need no counter: there are at least as many as CTAs.
+  int32_t work = static_cast<int32_t>(blockIdx.x);
+  for (int turn = 0;; turn ^= 1) {
+    if (const int32_t in_vain = work - tiles.num_work; in_vain >= 0) {
+      // Every CTA ends with one fetch beyond the last item; the last one resets the counter for the
+      // next launch.
+      if (threadIdx.x == 0 && in_vain == num_ctas - 1) *params.launch.counter = 0;
+      return;
+    }
+    // Fetched now, so that the result is there when this item is done.
+    int32_t drawn = 0;
+    if (threadIdx.x == 0) drawn = num_ctas + atomic_add(params.launch.counter, 1);
+    DecodeItem<Instance, kStackCount>(params, dynamic_shared(), tiles.work[work]).run();
+    if (threadIdx.x == 0) next_work[turn] = drawn;
+    // All warps are done with the shared memory, and see the next item.
+    __syncthreads();
+    work = next_work[turn];
+  }
+}
+
+constexpr int32_t kRowsOfStack = 16;
+
+/// The largest number of query heads of a KV head that fit a tile of this many rows with all query
+/// rows of a request, and divide the heads of the item; 0 if there is none.
+int32_t heads_of_tile(const AttentionShape& shape, int32_t rows) {
+  for (int32_t heads = std::min(shape.group, rows / std::max(1, shape.slices.rows_together));
+       heads > 0; --heads) {
+    if (shape.group % heads == 0 && shape.first_head % heads == 0 && shape.num_heads % heads == 0)
+      return heads;
+  }
+  return 0;
+}
+
+struct DecodeSizes {
+  int32_t stacks = 1;
+  int32_t heads = 1;
+};
+
+/// A second stack only where it holds more heads of the group.
+DecodeSizes decode_sizes(const AttentionShape& shape) {
+  const int32_t narrow = heads_of_tile(shape, kRowsOfStack);
+  const int32_t wide = heads_of_tile(shape, most_decode_rows(shape.head_dim_qk, shape.head_dim_v));
+  return wide > narrow ? DecodeSizes{2, wide} : DecodeSizes{1, narrow};
+}
+
+/// Calls visit with the kernel's tiles for a shape.
+template <class Visit>
+auto with_decode_tiles(const AttentionShape& shape, const Visit& visit) {
+  const DecodeSizes sizes = decode_sizes(shape);
+  return with_gradient_instance(shape, [&](auto instance) {
+    using Instance = decltype(instance);
+    if constexpr (Instance::kQk <= 128) {
+      if (sizes.stacks == 2) return visit(instance, DecodeTiles<Instance, 2>{}, sizes.heads);
+    }
+    return visit(instance, DecodeTiles<Instance, 1>{}, sizes.heads);
+  });
+}
+
+}  // namespace
+
+bool has_few_rows(const AttentionShape& shape) {
+  const bool is_supported = (shape.dtype == Dtype::bf16 || shape.dtype == Dtype::fp16) &&
+                            !shape.has_terms && !shape.is_fp8 && shape.slices.rows_together > 0;
+  return is_supported &&
+         heads_of_tile(shape, most_decode_rows(shape.head_dim_qk, shape.head_dim_v)) > 0;
+}
+
+bool is_decode(const AttentionShape& shape) {
+  return has_few_rows(shape) &&
+         is_for_decode(shape.slices, shape.kv_rows,
+                       most_decode_rows(shape.head_dim_qk, shape.head_dim_v));
+}
+
+TileShape decode_tile(const AttentionShape& shape) {
+  return with_decode_tiles(shape, [](auto /*instance*/, auto tiles, int32_t heads) {
+    using Tiles = decltype(tiles);
+    TileShape tile{Tiles::kRows / heads, Tiles::kWalkedRows};
+    tile.heads = heads;
+    tile.cuts_keys = true;
+    return tile;
+  });
+}
+
+int64_t decode_part_bytes(const AttentionShape& shape, const TileList& list) {
+  return with_decode_tiles(shape, [&](auto /*instance*/, auto tiles, int32_t heads) {
+    using Tiles = decltype(tiles);
+    const int64_t rows =
+        int64_t{list.num_part_slots} * (shape.num_heads / heads) * (list.shape.owned_rows * heads);
+    return rows * (Tiles::kV + 4) * int64_t{sizeof(float)};
+  });
+}
+
+int64_t num_decode_counters(const AttentionShape& shape, const TileList& list) {
+  return int64_t{list.num_cut_tiles} * (shape.num_heads / list.shape.heads);
+}
+
+void launch_decode_forward(const ForwardLaunch& launch, Stream stream) {
+  if (launch.query_tiles.num_work == 0) return;
+  CPSCOPE_CHECK(launch.query_tiles.arrivals.flags == nullptr,
+                "the decode forward does not wait for pieces of its inputs",
+                launch.query_tiles.arrivals.num_pieces, 0);
+  with_decode_tiles(launch.shape, [&](auto instance, auto tiles, int32_t heads) {
+    using Tiles = decltype(tiles);
+    constexpr auto kKernel = attention_decode<decltype(instance), Tiles::kStacks>;
+    DecodeParams params;
+    params.launch = launch;
+    params.heads = heads;
+    params.tile_rows = Tiles::kRows / heads;
+    const int32_t resident = resident_ctas(kKernel, Tiles::kThreads, Tiles::kSharedBytes);
+    Grid grid(std::min(resident, launch.query_tiles.num_work));
+    grid.per_sm = kCtasPerSm;
+    launch_kernel(kKernel, grid, Tiles::kThreads, Tiles::kSharedBytes, stream, params);
+    return 0;
+  });
+}
+
+}  // namespace cpscope::kernels

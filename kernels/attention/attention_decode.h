@@ -1,0 +1,28 @@
+#pragma once
+
+#include "kernels/attention/attention_launch.h"
+#include "kernels/device/device.h"
+
+/// Forward of compute items whose query rows see many keys that few other rows see, as in a decode
+/// step: 16-bit inputs, any tensor core since sm_80. Its time is that of reading K and V once.
+namespace cpscope::kernels {
+
+/// True if a tile holds all query rows that see keys together. Joined with other keys, such an item
+/// may become one of this kernel's.
+bool has_few_rows(const AttentionShape& shape);
+/// True if this kernel is the one for the shape, in every generation: few rows, and many keys. It
+/// does not wait for inputs in pieces.
+bool is_decode(const AttentionShape& shape);
+
+/// A stationary tile holds all query rows of a request for several query heads of a KV head, and
+/// tile lists cut its keys into parts (TileShape::cuts_keys).
+TileShape decode_tile(const AttentionShape& shape);
+
+/// Bytes of the launch's `parts`, for this list of query tiles; 0 if no tile is cut.
+int64_t decode_part_bytes(const AttentionShape& shape, const TileList& list);
+/// Number of the launch's `parts_done`.
+int64_t num_decode_counters(const AttentionShape& shape, const TileList& list);
+
+void launch_decode_forward(const ForwardLaunch& launch, Stream stream);
+
+}  // namespace cpscope::kernels
