@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 11> kClusterKeys = {
 constexpr std::array<std::string_view, 6> kDeviceKeys = {
     "name", "source", "multiprocessors", "memory_gib", "copy_gb_s", "sustained"};
 constexpr std::array<std::string_view, 4> kLinkKeys = {"name", "source", "one_peer", "many_peers"};
-constexpr std::array<std::string_view, 19> kStackKeys = {"name",
+constexpr std::array<std::string_view, 20> kStackKeys = {"name",
                                                          "title",
                                                          "source",
                                                          "item_us",
@@ -35,6 +35,7 @@ constexpr std::array<std::string_view, 19> kStackKeys = {"name",
                                                          "pass_us",
                                                          "kernels",
                                                          "row_launch_us",
+                                                         "read_gb_s",
                                                          "merge_passes",
                                                          "packs",
                                                          "overlaps",
@@ -183,6 +184,7 @@ Stack read_stack(TomlValue value, const std::string& name, int32_t multiprocesso
   stack.message_us = table->number("message_us").value_or(0.0);
   stack.pass_us = table->number("pass_us").value_or(0.0);
   stack.row_launch_us = table->number("row_launch_us").value_or(0.0);
+  stack.read_gb_s = table->number("read_gb_s").value_or(0.0);
   stack.first_merge_passes = table->number("first_merge_passes").value_or(stack.first_merge_passes);
   stack.merge_passes = table->number("merge_passes").value_or(stack.merge_passes);
   stack.packs = table->boolean("packs").value_or(stack.packs);
@@ -319,11 +321,11 @@ std::string print_stack(const Stack& stack) {
                   print_toml_text(stack.title), print_toml_text(stack.source));
   text += fmt::format(
       "item_us = {}\nbackward_item_us = {}\nmessage_us = {}\npass_us = {}\nrow_launch_us = "
-      "{}\nfirst_merge_passes = {}\n"
+      "{}\nread_gb_s = {}\nfirst_merge_passes = {}\n"
       "merge_passes = {}\npacks = {}\noverlaps = {}\ntransfer_multiprocessors = {}\nfuses_rows "
       "= {}\ncuts_heads = {}\ncalls_by_rank = {}\n",
       stack.item_us, stack.backward_item_us, stack.message_us, stack.pass_us, stack.row_launch_us,
-      stack.first_merge_passes, stack.merge_passes, stack.packs, stack.overlaps,
+      stack.read_gb_s, stack.first_merge_passes, stack.merge_passes, stack.packs, stack.overlaps,
       stack.transfer_multiprocessors, stack.fuses_rows, stack.cuts_heads, stack.calls_by_rank);
   if (stack.calls_by_rank)
     text +=

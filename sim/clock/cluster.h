@@ -62,6 +62,8 @@ struct Stack {
   double message_us = 0;            // host time to enqueue the messages of a stage
   double pass_us = 0;        // once per pass: until the first item may begin, and to detect the end
   double row_launch_us = 0;  // launch of a kernel that moves or merges rows
+  double read_gb_s = 0;  // rate at which forwards of decode steps (decode_items.h) read K and V; 0:
+                         // they take the kernels for many rows
   double first_merge_passes = 2;  // passes of a first merge over its rows in fp32: read, write
   double merge_passes = 3;        // of a later merge: read two, write one
   bool packs = true;              // rows go through staging memory on both sides of a wire

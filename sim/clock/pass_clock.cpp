@@ -1,5 +1,6 @@
 #include "sim/clock/pass_clock.h"
 
+#include "sim/plan/decode_items.h"
 #include "sim/plan/visit_items.h"
 
 #include <algorithm>
@@ -64,15 +65,32 @@ void PassClock::find_slow_downs() {
   for (const double us : busy_us) slow_down_.push_back(1.0 / cluster_.device.speed_share(us));
 }
 
+/// Device time of an item of a decode step, which is that of reading K and V; 0 for other items.
+double PassClock::read_us(const ComputeItem& item) const {
+  const int64_t bytes = element_bytes(plan_.scenario.numerics.dtype);
+  if (stack_.read_gb_s <= 0 || direction_ == Direction::backward || bytes > 2) return 0.0;
+  const Attention& attention = plan_.scenario.attention;
+  const SliceSums sums = sum_slices(plan_.slices_of(item));
+  if (!is_for_decode(sums, plan_.rows(item.kv_tokens),
+                     most_decode_rows(attention.head_dim_qk, attention.head_dim_v)))
+    return 0.0;
+  const int64_t lanes = attention.head_dim_qk + attention.head_dim_v;
+  const int64_t heads = kv_heads_of(attention, item.heads).size();
+  return static_cast<double>(2 * sums.keys * heads * lanes) / stack_.read_gb_s * 1e-3;
+}
+
 /// Device time of a compute item's tiles at full speed. Every round needs it again, so it is
 /// cached.
 double PassClock::tiles_us(int64_t index) {
   double* known = tiles_us_.empty() ? nullptr : &tiles_us_[static_cast<size_t>(index)];
   if (known != nullptr && *known >= 0) return *known;
   const ComputeItem& item = pass_.computes[static_cast<size_t>(index)];
-  const TileWork work =
-      counter_.count(plan_.slices_of(item), plan_.rows(item.q_tokens), item.heads.size());
-  const double us = spread_us(work, cluster_.device.multiprocessors, tiles_.tail_share);
+  double us = read_us(item);
+  if (us == 0.0) {
+    const TileWork work =
+        counter_.count(plan_.slices_of(item), plan_.rows(item.q_tokens), item.heads.size());
+    us = spread_us(work, cluster_.device.multiprocessors, tiles_.tail_share);
+  }
   if (known != nullptr) *known = us;
   return us;
 }
