@@ -18,6 +18,7 @@ from turns import TurnError, Turns
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PEERS = ("cudnn", "flash2", "varlen", "flex")
+PACKED_PEERS = ("fa3", "fa3_det", "fa4", "fa4_det")  # tests/gpu/run pack_peers
 GEMM_SIZE = 8192
 
 
@@ -27,7 +28,8 @@ def options_of(words):
     parser.add_argument("--program", required=True, type=pathlib.Path, help="cpscope, built with CUDA")
     parser.add_argument("--out", required=True, type=pathlib.Path, help="folder of the results")
     parser.add_argument("--shapes", default="*", help="only these, as patterns with commas: packed_*,d128_*")
-    parser.add_argument("--peers", default=",".join(PEERS), help="only these")
+    parser.add_argument("--peers", default=",".join(PEERS),
+                        help=f"only these (default {','.join(PEERS)}; after tests/gpu/run pack_peers also {','.join(PACKED_PEERS)})")
     parser.add_argument("--flex-everywhere", action="store_true",
                         help="FlexAttention on dense shapes too; each costs a compilation")
     parser.add_argument("--turns", type=int, default=3, help="of each system and shape")
@@ -35,9 +37,9 @@ def options_of(words):
     parser.add_argument("--seconds", type=float, default=0, help="no shape is begun later; 0: no limit")
     options = parser.parse_args(words)
     options.peers = [peer for peer in options.peers.split(",") if peer]
-    unknown = [peer for peer in options.peers if peer not in PEERS]
+    unknown = [peer for peer in options.peers if peer not in PEERS + PACKED_PEERS]
     if unknown:
-        parser.error(f"no such peer: {unknown[0]}; known are {', '.join(PEERS)}")
+        parser.error(f"no such peer: {unknown[0]}; known are {', '.join(PEERS + PACKED_PEERS)}")
     return options
 
 

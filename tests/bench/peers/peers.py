@@ -1,11 +1,12 @@
 """PyTorch's attention on the shapes of scenario files: cuDNN and FlashAttention-2 through SDPA, varlen_attn
-(FlashAttention-2), and FlexAttention.
+(FlashAttention-2), and FlexAttention; with those of flash_peers.
 
 All peers of a shape get the same random inputs, and none is timed before its outputs and gradients agree with exact
 attention of some heads and sequences.
 """
 import torch
 import torch.nn.functional as functional
+from flash_peers import FLASH_PEERS
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -239,7 +240,7 @@ PEERS = {
     "flash2": lambda problem: sdpa_calls(problem, SDPBackend.FLASH_ATTENTION),
     "varlen": varlen_calls,
     "flex": lambda problem: flex_calls(problem, problem.device.type == "cuda"),
-}
+} | FLASH_PEERS
 
 
 def one_line(error):
