@@ -433,7 +433,8 @@ TEST(Clock, TellsHostTimeFromWaitingForOtherRanks) {
   stack.kernels.front().forward.launch_us = 5;
   // Two ranks with the same work: neither waits for the other one.
   const Plan even = plan_of(scenario(64, 2, "cp_comm_type = \"p2p\"", "causal"));
-  for (const RankTimes& rank : predict(even, cluster).value().forward.ranks) {
+  const Timeline timeline = predict(even, cluster).value();
+  for (const RankTimes& rank : timeline.forward.ranks) {
     EXPECT_GT(rank.host_us, 1000);
     EXPECT_NEAR(rank.host_us, rank.idle_us, 1e-6);
     EXPECT_NEAR(rank.partner_us, 0, 1e-6);
