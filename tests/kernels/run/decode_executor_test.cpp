@@ -22,7 +22,7 @@ struct DecodeStep {
 };
 
 /// A request with two drafts and one without, of 16 query heads and 2 KV heads.
-Scenario scenario_of(const DecodeStep& step) {
+Scenario scenario_of_step(const DecodeStep& step) {
   const std::string text = fmt::format(
       "schema = 1\ntitle = \"t\"\nquestion = \"q?\"\n[attention]\nheads = 16\nkv_heads = 2\n"
       "head_dim = 64\nattn_mask_type = \"causal_bottom_right\"\n{}[batch]\nlengths = [3, 1]\n"
@@ -56,7 +56,7 @@ TEST(CudaExecutor, CarriesOutDecodeSteps) {
   for (const DecodeStep& step : decode_steps()) {
     for (Executor* executor : {&newest, portable.get()}) {
       const std::string where = fmt::format("{} on {}", step.name, executor->name());
-      const auto run = run_graded_on(*executor, scenario_of(step));
+      const auto run = run_graded_on(*executor, scenario_of_step(step));
       ASSERT_TRUE(run) << where;
       ASSERT_TRUE(run->output.ok()) << where << ": " << to_text(run->output.error());
       EXPECT_TRUE(run->grade.passed) << where << "\n"
@@ -98,7 +98,7 @@ TEST(CudaExecutor, TakesOtherKernelsForTheGradientsOfDecodeSteps) {
 
 TEST(CudaExecutor, GivesTheSameBitsInEveryRepeatOfADecodeStep) {
   CPSCOPE_NEEDS_DEVICE(executor);
-  const Scenario scenario = scenario_of(decode_steps()[1]);
+  const Scenario scenario = scenario_of_step(decode_steps()[1]);
   const auto once = run_graded_on(executor, scenario);
   const auto again = run_graded_on(executor, scenario, {.repeats = 3});
   ASSERT_TRUE(once && again && once->output.ok() && again->output.ok());

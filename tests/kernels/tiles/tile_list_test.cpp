@@ -1,5 +1,7 @@
 #include "kernels/tiles/tile_list.h"
 
+#include "tests/kernels/tiles/tile_walk.h"
+
 #include <algorithm>
 #include <map>
 #include <random>
@@ -11,80 +13,6 @@
 
 namespace cpscope::kernels {
 namespace {
-
-struct Area {
-  int64_t q_rows = 0, kv_rows = 0;
-  std::vector<BandSlice> slices;
-};
-
-bool sees(const Area& area, int64_t q, int64_t k) {
-  for (const BandSlice& s : area.slices) {
-    const int64_t offset = (k - s.k0) - (q - s.q0);
-    if (q >= s.q0 && q < s.q1 && k >= s.k0 && k < s.k1 && offset >= s.lo && offset <= s.hi)
-      return true;
-  }
-  return false;
-}
-
-/// Bands of random kind that never contain a pair twice: each has its own block of rows or columns.
-Area random_area(std::mt19937& random) {
-  const auto below = [&](int64_t n) {
-    return static_cast<int32_t>(random() % std::max<int64_t>(1, n));
-  };
-  Area area{below(300) + 1, below(300) + 1, {}};
-  const int32_t row_cuts = below(4) + 1, column_cuts = below(3) + 1;
-  for (int32_t i = 0; i < row_cuts; ++i) {
-    for (int32_t j = 0; j < column_cuts; ++j) {
-      const auto q = [&](int32_t n) { return static_cast<int32_t>(area.q_rows * n / row_cuts); };
-      const auto k = [&](int32_t n) {
-        return static_cast<int32_t>(area.kv_rows * n / column_cuts);
-      };
-      BandSlice slice{q(i), q(i + 1), k(j), k(j + 1), -1000, 1000};
-      slice.q0 += below((slice.q1 - slice.q0) / 2);  // padding between blocks
-      slice.k0 += below((slice.k1 - slice.k0) / 2);
-      if (below(3) > 0) slice.hi = below(200) - 60;
-      if (below(3) > 0) slice.lo = slice.hi - below(200);
-      if (below(5) > 0 && slice.q0 < slice.q1 && slice.k0 < slice.k1) area.slices.push_back(slice);
-    }
-  }
-  return area;
-}
-
-/// Visits the list as a kernel does; counts how often each pair is computed, and checks that no row
-/// without a partner is read.
-std::vector<int> walk(const Area& area, const TileList& list, TileOwner owner) {
-  std::vector<int> counts(static_cast<size_t>(area.q_rows * area.kv_rows), 0);
-  const bool queries_own = owner == TileOwner::queries;
-  for (const OwnedTile& tile : list.tiles) {
-    int32_t num_tiles = 0;
-    for (int32_t r = 0; r < tile.num_runs; ++r) {
-      const TileRun& run = list.runs[tile.first_run + r];
-      EXPECT_LT(run.begin, run.end) << "a run without rows";
-      for (int32_t row = run.begin; row < run.end; ++num_tiles) {
-        const int32_t walked = list.shape.walked_rows;
-        row = list.shape.by_blocks ? (row / walked + 1) * walked : row + walked;
-      }
-      if (run.is_masked == 0) {
-        EXPECT_EQ((run.end - run.begin) % list.shape.walked_rows, 0) << "a short tile without mask";
-      }
-      for (int32_t walked = run.begin; walked < run.end; ++walked) {
-        bool has_partner = false;
-        for (int32_t owned = tile.begin; owned < tile.end; ++owned) {
-          const int32_t q = queries_own ? owned : walked, k = queries_own ? walked : owned;
-          const KeyRange& range = list.ranges[int64_t{run.range_set} * list.q_rows + q];
-          const bool visible = k >= range.lo && k < range.hi;
-          has_partner |= visible;
-          EXPECT_TRUE(visible || run.is_masked != 0)
-              << fmt::format("unmasked, but ({}, {}) is hidden", q, k);
-          if (visible) ++counts[q * area.kv_rows + k];
-        }
-        EXPECT_TRUE(has_partner) << fmt::format("row {} is read for nothing", walked);
-      }
-    }
-    EXPECT_EQ(tile.num_tiles, num_tiles) << "of the owned tile at row " << tile.begin;
-  }
-  return counts;
-}
 
 void expect_exact(const Area& area, TileShape shape, TileOwner owner) {
   const TileList list = make_tile_list(area.slices, area.q_rows, area.kv_rows, {2}, shape, owner);
@@ -116,92 +44,6 @@ TEST(TileList, ComputesEveryVisiblePairOnceFromEitherSide) {
     for (const TileOwner owner : {TileOwner::queries, TileOwner::keys})
       ASSERT_NO_FATAL_FAILURE(expect_exact(area, shapes[trial % 8], owner));
   }
-}
-
-/// Checks the parts of the keys of every tile, and that no tile spans rows without a key in common.
-void expect_parts(const TileList& list) {
-  ASSERT_EQ(list.parts.size(), list.tiles.size());
-  int32_t slots = 0, cut = 0;
-  for (size_t t = 0; t < list.tiles.size();) {
-    const KeyPart& first = list.parts[t];
-    const OwnedTile& tile = list.tiles[t];
-    ASSERT_LE(first.count, kMostKeyParts);
-    int32_t least = tile.num_tiles, most = tile.num_tiles, key_end = 0, range_set = 0;
-    for (int32_t index = 0; index < first.count; ++index, ++t) {
-      const OwnedTile& of_part = list.tiles[t];
-      ASSERT_EQ(list.parts[t], (KeyPart{index, first.count, slots, cut}));
-      ASSERT_EQ(of_part.begin, tile.begin);
-      ASSERT_EQ(of_part.end, tile.end);
-      least = std::min(least, of_part.num_tiles);
-      most = std::max(most, of_part.num_tiles);
-      for (int32_t r = 0; r < of_part.num_runs; ++r) {
-        const TileRun& run = list.runs[of_part.first_run + r];
-        ASSERT_TRUE(run.range_set > range_set || run.begin >= key_end) << "keys are out of order";
-        range_set = run.range_set;
-        key_end = run.end;
-      }
-    }
-    ASSERT_LE(most - least, 1) << "parts of other lengths";
-    if (first.count == 1) continue;
-    slots += first.count;
-    ++cut;
-  }
-  EXPECT_EQ(list.num_part_slots, slots);
-  EXPECT_EQ(list.num_cut_tiles, cut);
-}
-
-TEST(TileList, CutsTheKeysOfFewRowsIntoParts) {
-  std::mt19937 random(24);
-  int64_t cut = 0;
-  for (int trial = 0; trial < 60; ++trial) {
-    SCOPED_TRACE(fmt::format("trial {}", trial));
-    Area area = random_area(random);
-    TileShape shape{trial % 2 == 0 ? 4 : 32, 2};
-    shape.cuts_keys = true;
-    const TileList list =
-        make_tile_list(area.slices, area.q_rows, area.kv_rows, {2}, shape, TileOwner::queries);
-    ASSERT_NO_FATAL_FAILURE(expect_parts(list));
-    ASSERT_EQ(list.work.size(), list.tiles.size() * 2);
-    const std::vector<int> counts = walk(area, list, TileOwner::queries);
-    for (int64_t q = 0; q < area.q_rows; ++q) {
-      for (int64_t k = 0; k < area.kv_rows; ++k)
-        ASSERT_EQ(counts[q * area.kv_rows + k], sees(area, q, k) ? 1 : 0) << q << ", " << k;
-    }
-    cut += list.num_cut_tiles;
-  }
-  EXPECT_GT(cut, 100) << "most lists were not cut";
-}
-
-TEST(TileList, GivesEveryCtaAsMuchOfTheKeysAsTheOthers) {
-  TileShape shape{4, 64};
-  shape.cuts_keys = true;
-  const auto list_of = [&](const std::vector<int32_t>& lengths, int32_t heads) {
-    std::vector<BandSlice> slices;
-    int32_t q = 0, k = 0;
-    for (const int32_t length : lengths) {
-      slices.push_back({q, q + 1, k, k + length, -1'000'000, 1'000'000});
-      ++q;
-      k += length;
-    }
-    return make_tile_list(slices, q, k, {heads}, shape, TileOwner::queries);
-  };
-  const auto longest_of = [](const TileList& list) {
-    int32_t longest = 0;
-    for (const OwnedTile& tile : list.tiles) longest = std::max(longest, tile.num_tiles);
-    return longest;
-  };
-  // 264 CTAs at once. Requests do not share tiles, although they are neighbours.
-  const TileList one = list_of({131'072}, 8);
-  EXPECT_EQ(one.parts.front().count, 33);
-  EXPECT_EQ(list_of(std::vector<int32_t>(16, 8'192), 8).parts.front().count, 2) << "256 items";
-  EXPECT_EQ(list_of(std::vector<int32_t>(64, 32'768), 8).num_cut_tiles, 0) << "512 items";
-  EXPECT_EQ(list_of({400}, 1).num_cut_tiles, 0) << "parts have eight tiles or more";
-  // One long request among a thousand short ones must not end alone.
-  std::vector<int32_t> lengths(1'000, 1'024);
-  lengths[77] = 131'072;
-  const TileList uneven = list_of(lengths, 8);
-  EXPECT_EQ(uneven.num_cut_tiles, 1);
-  EXPECT_LT(longest_of(uneven), 300) << "of 2048 tiles; each CTA has 546 in all";
 }
 
 /// Checks the turns that the items of one head, in launch order, find at each streamed row.
