@@ -125,10 +125,14 @@ TEST(CompareCommand, SearchesAndWritesTheBestWay) {
   EXPECT_EQ(run_cpscope("plan " + out + " --summary").exit_code, 0);
   const ProgramRun compared = run_cpscope("compare " + out + cluster + " --json");
   ASSERT_EQ(compared.exit_code, 0) << compared.err;
-  for (const json& candidate : json::parse(compared.out)["candidates"]) {
+  const json again = json::parse(compared.out);
+  int num_own = 0;
+  for (const json& candidate : again["candidates"]) {
     if (!candidate["is_own"]) continue;
     EXPECT_EQ(candidate["total_us"], best["total_us"]);
+    ++num_own;
   }
+  EXPECT_EQ(num_own, 1);
 }
 
 TEST(CompareCommand, RejectsASearchThatMakesNoSense) {
