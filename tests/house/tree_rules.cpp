@@ -308,6 +308,20 @@ std::vector<std::string> find_unguarded_headers(const std::vector<SourceFile>& f
   return findings;
 }
 
+std::vector<std::string> find_lost_ranges(const std::vector<SourceFile>& files) {
+  static const std::regex kLost(R"re(^ *for \([^;]*[^:]: ?.*\)(\.\w+\([^()]*\)[.\[]|\["))re");
+  std::vector<std::string> findings;
+  for (const SourceFile& file : files) {
+    if (!file.path.ends_with(".cpp") && !file.path.ends_with(".cu") && !file.is_header()) continue;
+    for (size_t i = 0; i < file.lines.size(); ++i) {
+      if (!std::regex_search(file.lines[i], kLost)) continue;
+      findings.push_back(file.path + ":" + std::to_string(i + 1) +
+                         ": keep the result of the first call for the loop");
+    }
+  }
+  return findings;
+}
+
 std::vector<std::string> find_twin_types(const std::vector<SourceFile>& files) {
   static const std::regex kNamespace(R"(^namespace ([\w:]+) \{)");
   static const std::regex kType(R"(^(struct|class|enum class) (\w+)\b(?!\()[^;]*$)");

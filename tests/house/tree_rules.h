@@ -44,6 +44,10 @@ std::vector<std::string> find_long_files(const std::vector<SourceFile>& files, s
 /// Every header begins with #pragma once, after comments.
 std::vector<std::string> find_unguarded_headers(const std::vector<SourceFile>& files);
 
+/// No loop ranges over a part of a call's result that a second call, or an index by name, gives: the
+/// result may be gone when the loop begins.
+std::vector<std::string> find_lost_ranges(const std::vector<SourceFile>& files);
+
 /// Sixteen hexadecimal digits that change with any line of what runs on a GPU: FNV-1a of the paths
 /// and lines of kernels/'s sources, emulator left out, in order of path.
 /// reference/python/gpu_summary.py puts the same into its summaries.

@@ -53,6 +53,8 @@ TEST(Tree, HasNoFileTooLongToRead) { expect_none(find_long_files(project_tree(),
 
 TEST(Tree, GuardsEveryHeader) { expect_none(find_unguarded_headers(project_tree())); }
 
+TEST(Tree, RangesOverNothingThatMayBeGone) { expect_none(find_lost_ranges(project_tree())); }
+
 TEST(Tree, GivesEveryTypeANameOfItsOwn) { expect_none(find_twin_types(project_tree())); }
 
 TEST(Tree, SpeaksTheFieldsWords) { expect_none(find_banned_words(project_tree())); }
@@ -86,6 +88,21 @@ TEST(TreeRules, FindEvidenceThatIsStale) {
   EXPECT_EQ(find_stale_evidence(files), "");
   files[0].lines.push_back("");
   EXPECT_NE(find_stale_evidence(files), "");
+}
+
+TEST(TreeRules, FindLoopsOverWhatMayBeGone) {
+  const std::vector<SourceFile> files = {
+      file_with("sim/a.cpp", {"  for (const Rank& rank : predict(plan).value().ranks) {",
+                              "  for (const json& row : json::parse(text)[\"rows\"]) {",
+                              "    for (const Slot& slot : of.plan().plan().layout.slots)",
+                              "  for (const Run& run : layout.runs(side)[rank]) {",
+                              "  for (const Note& note : join(plan).notes.computes)",
+                              "  for (size_t i = 0; i < a(b).c().size(); ++i) {",
+                              "  for (const json& row : table[\"rows\"]) {"})};
+  const Findings findings = find_lost_ranges(files);
+  ASSERT_EQ(findings.size(), 3U);
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(findings[i].substr(0, 12), "sim/a.cpp:" + std::to_string(i + 1) + ":");
 }
 
 TEST(TreeRules, FindTypesOfOneName) {

@@ -541,7 +541,8 @@ TEST(FieldAnswers, B32OnlyOneMultipleGivesTheReportedTotal) {
   const FieldCase field("b32");
   const auto slots_of = [](const FieldCase& of) {
     Ids slots;
-    for (const SequenceSlot& slot : of.plan().plan().layout.slots.sequences)
+    const CheckedPlan plan = of.plan();
+    for (const SequenceSlot& slot : plan.plan().layout.slots.sequences)
       slots.push_back(slot.q_slot);
     return slots;
   };

@@ -108,7 +108,8 @@ TEST(ForeignGrade, FailsAnAnswerReadInTheWrongOrderAndNamesTheRightOne) {
 TEST(ForeignGrade, TakesPartsByRankOfOneFile) {
   RunRecord record;
   for (int32_t rank = 0; rank < 4; ++rank) {
-    for (Tensor tensor : bf16_case().of_rank(rank).tensors) {
+    const RunRecord part = bf16_case().of_rank(rank);
+    for (Tensor tensor : part.tensors) {
       if (tensor.shape.size() < 2) continue;
       tensor.name += ".rank" + std::to_string(rank);
       record.tensors.push_back(std::move(tensor));

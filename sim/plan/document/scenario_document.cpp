@@ -139,7 +139,8 @@ std::string point_to_key(const std::string& what) {
 std::string scenario_json(const Scenario& scenario) {
   const Result<TomlDocument> document = TomlDocument::parse(print_scenario(scenario), "scenario");
   std::string json = "{";
-  for (const TomlMember& member : document.value().root().members()) {
+  const TomlValue root = document.value().root();
+  for (const TomlMember& member : root.members()) {
     if (json.size() > 1) json += ",\n";
     json += quote(member.key) + ":";
     print_value(member.value, json);
