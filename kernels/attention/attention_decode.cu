@@ -355,17 +355,12 @@ auto with_decode_tiles(const AttentionShape& shape, const Visit& visit) {
 
 }  // namespace
 
-bool has_few_rows(const AttentionShape& shape) {
-  const bool is_supported = (shape.dtype == Dtype::bf16 || shape.dtype == Dtype::fp16) &&
-                            !shape.has_terms && !shape.is_fp8 && shape.slices.rows_together > 0;
-  return is_supported &&
-         heads_of_tile(shape, most_decode_rows(shape.head_dim_qk, shape.head_dim_v)) > 0;
-}
-
 bool is_decode(const AttentionShape& shape) {
-  return has_few_rows(shape) &&
-         is_for_decode(shape.slices, shape.kv_rows,
-                       most_decode_rows(shape.head_dim_qk, shape.head_dim_v));
+  const int32_t rows = most_decode_rows(shape.head_dim_qk, shape.head_dim_v);
+  const bool is_supported = (shape.dtype == Dtype::bf16 || shape.dtype == Dtype::fp16) &&
+                            !shape.has_terms && !shape.is_fp8;
+  return is_supported && is_for_decode(shape.slices, shape.kv_rows, rows) &&
+         heads_of_tile(shape, rows) > 0;
 }
 
 TileShape decode_tile(const AttentionShape& shape) {

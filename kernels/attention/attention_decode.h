@@ -7,9 +7,6 @@
 /// step: 16-bit inputs, any tensor core since sm_80. Its time is that of reading K and V once.
 namespace cpscope::kernels {
 
-/// True if a tile holds all query rows that see keys together. Joined with other keys, such an item
-/// may become one of this kernel's.
-bool has_few_rows(const AttentionShape& shape);
 /// True if this kernel is the one for the shape, in every generation: few rows, and many keys. It
 /// does not wait for inputs in pieces.
 bool is_decode(const AttentionShape& shape);

@@ -88,6 +88,23 @@ AttentionShape shape_of_item(const Plan& plan, const ComputeItem& item, const Sl
   return shape;
 }
 
+/// True if an item, or the items of a rank joined, may be one of the decode kernel's.
+bool may_decode(const Plan& plan) {
+  IdVector<RankId, SliceSums> of_rank(plan.home.size());
+  for (const ComputeItem& item : plan.forward.computes) {
+    const SliceSums sums = sum_slices(plan.slices_of(item));
+    if (is_decode(shape_of_item(plan, item, sums))) return true;
+    SliceSums& joined = of_rank[item.rank];
+    joined.pairs += sums.pairs;
+    joined.rows = std::max(joined.rows, sums.rows);
+    joined.rows_together = std::max(joined.rows_together, sums.rows_together);
+    AttentionShape shape = shape_of_item(plan, item, joined);
+    shape.kv_rows = std::numeric_limits<int32_t>::max();  // of both; that many at most
+    if (is_decode(shape)) return true;
+  }
+  return false;
+}
+
 /// The work of a rank's kernel if it writes all pieces that the rank sends.
 struct PushedPieces {
   bool is_needed = false, is_possible = true;  // some do not go straight; all can be pushed
@@ -170,14 +187,9 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
   lowering.can_merge = [&](const ComputeItem& item) {
     return has_hopper_forward(item) || has_fused_backward(item);
   };
-  const auto may_decode = [&](const ComputeItem& item) {
-    return has_few_rows(shape_of_item(plan, item, sum_slices(plan.slices_of(item))));
-  };
-  const std::vector<ComputeItem>& forward = plan.forward.computes;
   // Codes of fp8 are made of whole inputs, before the kernel begins; the decode kernel does not
   // wait.
-  if (plan.scenario.numerics.fp8 || std::any_of(forward.begin(), forward.end(), may_decode))
-    lowering.pieces = {};
+  if (plan.scenario.numerics.fp8 || may_decode(plan)) lowering.pieces = {};
   lowering.waits_for_pieces = lowering.can_merge;
   lowering.writes_dtype = [&](const ComputeItem& item) {
     return element_bytes(plan.scenario.numerics.dtype) == 2 && lowering.waits_for_pieces(item);
