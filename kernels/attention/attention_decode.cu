@@ -22,11 +22,11 @@
 // memory, and the CTA that ends last adds up those of all parts, always in the order of the keys.
 //
 // Shared memory: 96 KiB (head_dim up to 128, 256), 80 KiB (192 / 128), so that two CTAs fit an SM
-// of sm_90. Registers: at most 255, no spills. Numbers: products in T, sums in fp32, softmax in
-// base 2 and fp32, weights rounded to T before the product with V. Accuracy: as attention_forward.
-// Sources: FlashAttention-2 (arXiv:2307.08691), alg. 1; parts of the keys: Flash-Decoding (Dao et
-// al., 2023); rows of several heads in a tile: FlashAttention's pack_gqa. Streams of single warps,
-// and the merge by the CTA that ends last, are our own.
+// of sm_90. Registers and spills: tests/kernels/device/ptxas_limits.txt. Numbers: products in T,
+// sums in fp32, softmax in base 2 and fp32, weights rounded to T before the product with V.
+// Accuracy: as attention_forward. Sources: FlashAttention-2 (arXiv:2307.08691), alg. 1; parts of
+// the keys: Flash-Decoding (Dao et al., 2023); rows of several heads in a tile: FlashAttention's
+// pack_gqa. Streams of single warps, and the merge by the CTA that ends last, are our own.
 
 namespace cpscope::kernels {
 namespace {
@@ -378,7 +378,7 @@ int64_t decode_part_bytes(const AttentionShape& shape, const TileList& list) {
     using Tiles = decltype(tiles);
     const int64_t rows =
         int64_t{list.num_part_slots} * (shape.num_heads / heads) * (list.shape.owned_rows * heads);
-    return rows * (Tiles::kV + 4) * int64_t{sizeof(float)};
+    return rows * Tiles::kSumLanes * int64_t{sizeof(float)};
   });
 }
 

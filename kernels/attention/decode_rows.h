@@ -190,7 +190,7 @@ class DecodeRows {
     const int32_t num_groups = launch_.shape.num_heads / params_.heads;
     const int64_t rows_of_part = int64_t{params_.tile_rows} * params_.heads;
     return launch_.parts +
-           ((int64_t{slot} * num_groups + item_.head) * rows_of_part + row) * (Tiles::kV + 4);
+           ((int64_t{slot} * num_groups + item_.head) * rows_of_part + row) * Tiles::kSumLanes;
   }
 
   __device__ __forceinline__ void store_part(const KeyPart& part) const {

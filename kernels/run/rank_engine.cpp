@@ -189,7 +189,8 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
   };
   // Codes of fp8 are made of whole inputs, before the kernel begins; the decode kernel does not
   // wait.
-  if (plan.scenario.numerics.fp8 || may_decode(plan)) lowering.pieces = {};
+  if (plan.scenario.numerics.fp8 || (lowering.pieces.most > 1 && may_decode(plan)))
+    lowering.pieces = {};
   lowering.waits_for_pieces = lowering.can_merge;
   lowering.writes_dtype = [&](const ComputeItem& item) {
     return element_bytes(plan.scenario.numerics.dtype) == 2 && lowering.waits_for_pieces(item);

@@ -12,8 +12,7 @@
 namespace cpscope::kernels {
 namespace {
 
-constexpr int64_t kCtas = 2 * kHopperCtas;  // that work at the same time
-
+constexpr int64_t kCtas = 2 * kHopperCtas;   // that work at the same time
 constexpr int64_t kFewestTiles = 8;          // of a part
 constexpr int64_t kSingleItems = 8 * kCtas;  // whose CTAs are told apart
 

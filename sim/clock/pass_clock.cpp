@@ -70,10 +70,14 @@ double PassClock::read_us(const ComputeItem& item) const {
   const int64_t bytes = element_bytes(plan_.scenario.numerics.dtype);
   if (stack_.read_gb_s <= 0 || direction_ == Direction::backward || bytes > 2) return 0.0;
   const Attention& attention = plan_.scenario.attention;
-  const SliceSums sums = sum_slices(plan_.slices_of(item));
-  if (!is_for_decode(sums, plan_.rows(item.kv_tokens),
-                     most_decode_rows(attention.head_dim_qk, attention.head_dim_v)))
+  const int32_t most_rows = most_decode_rows(attention.head_dim_qk, attention.head_dim_v);
+  // Most items have many rows in a slice; the sums of theirs are not needed.
+  const std::span<const BandSlice> slices = plan_.slices_of(item);
+  if (std::any_of(slices.begin(), slices.end(),
+                  [&](const BandSlice& slice) { return slice.q1 - slice.q0 > most_rows; }))
     return 0.0;
+  const SliceSums sums = sum_slices(slices);
+  if (!is_for_decode(sums, plan_.rows(item.kv_tokens), most_rows)) return 0.0;
   const int64_t lanes = attention.head_dim_qk + attention.head_dim_v;
   const int64_t heads = kv_heads_of(attention, item.heads).size();
   return static_cast<double>(2 * sums.keys * heads * lanes) / stack_.read_gb_s * 1e-3;
