@@ -4,6 +4,7 @@
 #include "kernels/attention/gradient_dims.h"
 #include "kernels/attention/gradient_tiles.h"
 #include "kernels/device/launch.h"
+#include "kernels/device/work_items.h"
 #include "sim/base/check.h"
 #include "sim/plan/decode_items.h"
 
@@ -42,7 +43,7 @@ class DecodeItem {
   using Tiles = DecodeTiles<Instance, kStackCount>;
   using T = typename Tiles::T;
   static constexpr int kStacks = Tiles::kStacks;
-  static constexpr int kLaneRows = 2 * kStacks;  // of this thread lane
+  using Running = RunningRows<T, kStacks, Tiles::kV>;
 
   __device__ __forceinline__ DecodeItem(const DecodeParams& params, uint8_t* shared,
                                         const WorkItem& item)
@@ -53,12 +54,7 @@ class DecodeItem {
     keys_ = rows_of_head<T>(launch_.k, kv_head, shape.head_dim_qk);
     values_ = rows_of_head<T>(launch_.v, kv_head, shape.head_dim_v);
     stream_ = shared_address(shared) + Tiles::kStreams + warp() * Tiles::kStreamBytes;
-    set_to_zero(out_);
-#pragma unroll
-    for (int r = 0; r < kLaneRows; ++r) {
-      largest_[r] = -kInfinity;
-      sum_[r] = 0.0f;
-    }
+    running_.clear();
   }
 
   /// All threads of the CTA call it together.
@@ -84,7 +80,7 @@ class DecodeItem {
   __device__ __forceinline__ void load_queries() {
     const int32_t lanes = (launch_.shape.head_dim_qk + 7) / 8 * 8;
 #pragma unroll
-    for (int r = 0; r < kLaneRows; ++r) {
+    for (int r = 0; r < Running::kRows; ++r) {
       const int32_t row = tile_row(r);
       const bool is_row = row < rows_.num_rows();
       const T* from = static_cast<const T*>(launch_.q.data) +
@@ -173,27 +169,8 @@ class DecodeItem {
     }
     logits_.apply(scores);
     if (walked.is_masked) hide(scores, walked);
-    weigh(scores);
-    const auto values = along_rows<Tiles::kV>(from + Tiles::kKeyBytes);
-#pragma unroll
-    for (int step = 0; step < Tiles::kWarpKeys / 16; ++step) {
-      uint32_t a[kStacks][4];
-#pragma unroll
-      for (int i = 0; i < 4 * kStacks; ++i) {
-        const float(&four)[4] = scores[i / 4][2 * step + i % 4 / 2];
-        a[i / 4][i % 4] = pack<T>(four[i % 2 * 2], four[i % 2 * 2 + 1]);
-      }
-#pragma unroll
-      for (int i = 0; i < Tiles::kV / 16; ++i) {
-        uint32_t b[4];
-        load_matrix_x4_transposed(b, values.at(16 * step, i));
-#pragma unroll
-        for (int stack = 0; stack < kStacks; ++stack) {
-          multiply_add<T>(out_[stack][2 * i], a[stack], b[0], b[1]);
-          multiply_add<T>(out_[stack][2 * i + 1], a[stack], b[2], b[3]);
-        }
-      }
-    }
+    running_.weigh(scores, logits_.unit_log2);
+    running_.add_values(scores, along_rows<Tiles::kV>(from + Tiles::kKeyBytes));
   }
 
   /// Replaces the scores of invisible pairs, whatever they are, without arithmetic on them.
@@ -203,73 +180,25 @@ class DecodeItem {
         launch_.query_tiles.ranges + int64_t{walked.range_set} * launch_.shape.q_rows;
     const int32_t first_key = walked.begin + warp() * Tiles::kWarpKeys + thread() % 4 * 2;
 #pragma unroll
-    for (int r = 0; r < kLaneRows; ++r) {
+    for (int r = 0; r < Running::kRows; ++r) {
       const int32_t row = tile_row(r);
       const KeyRange seen = row < rows_.num_rows() ? ranges[rows_.query_of(row)] : KeyRange{};
-      // Relative to this thread lane's first key.
-      const int32_t lo = seen.lo - first_key;
-      const int32_t hi = (seen.hi < walked.end ? seen.hi : walked.end) - first_key;
-#pragma unroll
-      for (int e = 0; e < Tiles::kWarpKeys / 4; ++e) {
-        const int32_t key = e / 2 * 8 + e % 2;
-        float& score = scores[r / 2][e / 2][r % 2 * 2 + e % 2];
-        score = key >= lo && key < hi ? score : -kInfinity;
-      }
-    }
-  }
-
-  /// Turns scores into weights relative to the rows' largest scores so far, and rescales the
-  /// earlier sums to the same reference.
-  __device__ __forceinline__ void weigh(float (&scores)[kStacks][Tiles::kWarpKeys / 8][4]) {
-    float factors[kLaneRows];
-    bool has_new_largest = false;
-#pragma unroll
-    for (int r = 0; r < kLaneRows; ++r) {
-      float largest = -kInfinity;
-#pragma unroll
-      for (int e = 0; e < Tiles::kWarpKeys / 4; ++e)
-        largest = fmaxf(largest, scores[r / 2][e / 2][r % 2 * 2 + e % 2]);
-      largest = fmaxf(largest, shuffle_xor(largest, 1));
-      largest = fmaxf(largest, shuffle_xor(largest, 2));
-      const float before = largest_[r];
-      largest_[r] = fmaxf(before, largest * logits_.unit_log2);
-      has_new_largest = has_new_largest || largest_[r] != before;
-      const float subtracted = largest_[r] == -kInfinity ? 0.0f : largest_[r];
-      factors[r] = exp2_approx(before - subtracted);
-      float sum = 0.0f;
-#pragma unroll
-      for (int e = 0; e < Tiles::kWarpKeys / 4; ++e) {
-        float& score = scores[r / 2][e / 2][r % 2 * 2 + e % 2];
-        score = exp2_approx(fmaf(score, logits_.unit_log2, -subtracted));
-        sum += score;
-      }
-      sum_[r] = sum_[r] * factors[r] + sum;
-    }
-    // If no row of the warp has a new largest score, all factors are 1.
-    if (!any_in_warp(has_new_largest)) return;
-#pragma unroll
-    for (int r = 0; r < kLaneRows; ++r) {
-#pragma unroll
-      for (int j = 0; j < Tiles::kV / 8; ++j) {
-        out_[r / 2][j][r % 2 * 2] *= factors[r];
-        out_[r / 2][j][r % 2 * 2 + 1] *= factors[r];
-      }
+      hide_row(scores, r, seen, first_key, walked.end);
     }
   }
 
   /// Writes this warp's sums to the shared memory.
   __device__ __forceinline__ void place_sums() const {
 #pragma unroll
-    for (int r = 0; r < kLaneRows; ++r) {
-      float sum = sum_[r] + shuffle_xor(sum_[r], 1);
-      sum += shuffle_xor(sum, 2);
+    for (int r = 0; r < Running::kRows; ++r) {
+      const float sum = running_.whole_sum(r);
       const int32_t row = tile_row(r);
       if (row >= rows_.num_rows()) continue;
-      if (thread() % 4 == 0) rows_.notes_of(warp())[row] = {largest_[r], sum};
+      if (thread() % 4 == 0) rows_.notes_of(warp())[row] = {running_.largest[r], sum};
       float* to = rows_.sums_of(warp(), row) + thread() % 4 * 2;
 #pragma unroll
       for (int j = 0; j < Tiles::kV / 8; ++j) {
-        const float(&four)[4] = out_[r / 2][j];
+        const float(&four)[4] = running_.out[r / 2][j];
         store_pair(to + 8 * j, four[r % 2 * 2], four[r % 2 * 2 + 1]);
       }
     }
@@ -281,38 +210,18 @@ class DecodeItem {
   HeadRows<T> keys_, values_;
   uint32_t stream_ = 0;  // address of this warp's buffers
   uint32_t queries_[kStacks][Tiles::kQk / 16][4];
-  float largest_[kLaneRows];  // largest logit of each row so far, times log2(e)
-  float sum_[kLaneRows];      // of this thread lane's weights
-  float out_[kStacks][Tiles::kV / 8][4];
+  Running running_;
 };
 
 template <class Instance, int kStackCount>
 __global__ void __launch_bounds__(DecodeTiles<Instance, kStackCount>::kThreads, kCtasPerSm)
     attention_decode(const __grid_constant__ DecodeParams params) {
   const DeviceTiles& tiles = params.launch.query_tiles;
-  const Begun& begun = tiles.begun;
-  if (begun.flag != nullptr && blockIdx.x == gridDim.x - 1 && threadIdx.x == 0)
-    publish_to_system(begun.flag, begun.value);
-  const auto num_ctas = static_cast<int32_t>(gridDim.x);
-  auto* next_work = reinterpret_cast<int32_t*>(dynamic_shared());  // [2], used alternately
-  // The first items need no counter: there are at least as many as CTAs.
-  int32_t work = static_cast<int32_t>(blockIdx.x);
-  for (int turn = 0;; turn ^= 1) {
-    if (const int32_t in_vain = work - tiles.num_work; in_vain >= 0) {
-      // Every CTA ends with one fetch beyond the last item; the last one resets the counter for the
-      // next launch.
-      if (threadIdx.x == 0 && in_vain == num_ctas - 1) *params.launch.counter = 0;
-      return;
-    }
-    // Fetched now, so that the result is there when this item is done.
-    int32_t drawn = 0;
-    if (threadIdx.x == 0) drawn = num_ctas + atomic_add(params.launch.counter, 1);
+  tell_begun(tiles.begun);
+  auto* fetched = reinterpret_cast<int32_t*>(dynamic_shared());
+  for_each_work_item(params.launch.counter, tiles.num_work, fetched, [&](int32_t work) {
     DecodeItem<Instance, kStackCount>(params, dynamic_shared(), tiles.work[work]).run();
-    if (threadIdx.x == 0) next_work[turn] = drawn;
-    // All warps are done with the shared memory, and see the next item.
-    __syncthreads();
-    work = next_work[turn];
-  }
+  });
 }
 
 constexpr int32_t kRowsOfStack = 16;

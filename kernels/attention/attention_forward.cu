@@ -3,6 +3,7 @@
 #include "kernels/attention/gradient_dims.h"
 #include "kernels/attention/gradient_tiles.h"
 #include "kernels/device/launch.h"
+#include "kernels/device/work_items.h"
 
 #include <algorithm>
 #include <cmath>
@@ -44,7 +45,7 @@ struct ForwardTiles {
   static constexpr int kWalkedRows = kQk <= (Instance::kIsCapped ? 64 : 128) ? 64 : 32;
 
   // Byte offsets into the shared memory.
-  static constexpr int kQueries = 128;  // the next work item comes first
+  static constexpr int kQueries = 128;  // the next work items come first
   static constexpr int kKeys = kQueries + kOwnedRows * kQk * 2;
   static constexpr int kKeyBytes = kWalkedRows * kQk * 2;
   static constexpr int kValues = kKeys + 2 * kKeyBytes;
@@ -59,7 +60,7 @@ class ForwardWarp {
  public:
   using Tiles = ForwardTiles<Instance>;
   using T = typename Tiles::T;
-  static constexpr int kRows = 2 * Tiles::kStacks;  // of this thread lane
+  using Running = RunningRows<T, Tiles::kStacks, Tiles::kV>;
 
   __device__ __forceinline__ ForwardWarp(const ForwardLaunch& launch, uint32_t shared,
                                          const WorkItem& item)
@@ -72,12 +73,7 @@ class ForwardWarp {
     const int32_t kv_head = (shape.first_head + head_) / shape.group - shape.first_kv_head;
     keys_ = rows_of_head<T>(launch.k, kv_head, shape.head_dim_qk);
     values_ = rows_of_head<T>(launch.v, kv_head, shape.head_dim_v);
-    set_to_zero(out_);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      largest_[r] = -kInfinity;
-      sum_[r] = 0.0f;
-    }
+    running_.clear();
   }
 
   /// All threads of the CTA call it together.
@@ -130,8 +126,9 @@ class ForwardWarp {
     multiply_with_keys(scores, buffer);
     logits_.apply(scores);
     if (walked.is_masked) hide(scores, walked);
-    weigh(scores);
-    add_values(scores, buffer);
+    running_.weigh(scores, logits_.unit_log2);
+    running_.add_values(
+        scores, along_rows<Tiles::kV>(shared_ + Tiles::kValues + buffer * Tiles::kValueBytes));
   }
 
   __device__ __forceinline__ void multiply_with_keys(
@@ -166,90 +163,9 @@ class ForwardWarp {
         launch_.query_tiles.ranges + int64_t{walked.range_set} * launch_.shape.q_rows;
     const int32_t first_key = walked.begin + static_cast<int32_t>(threadIdx.x) % 4 * 2;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < Running::kRows; ++r) {
       const KeyRange seen = row_of(r) < tile_.end ? ranges[row_of(r)] : KeyRange{};
-      // Relative to this thread lane's first key.
-      const int32_t lo = seen.lo - first_key;
-      const int32_t hi = (seen.hi < walked.end ? seen.hi : walked.end) - first_key;
-#pragma unroll
-      for (int j = 0; j < Tiles::kWalkedRows / 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int32_t key = 8 * j + e;
-          float& score = scores[r / 2][j][r % 2 * 2 + e];
-          score = key >= lo && key < hi ? score : -kInfinity;
-        }
-      }
-    }
-  }
-
-  /// Turns scores into weights relative to the rows' largest scores so far, and rescales the
-  /// earlier sums to the same reference.
-  __device__ __forceinline__ void weigh(
-      float (&scores)[Tiles::kStacks][Tiles::kWalkedRows / 8][4]) {
-    float factors[kRows];
-    bool has_new_largest = false;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      float largest = -kInfinity;
-#pragma unroll
-      for (int j = 0; j < Tiles::kWalkedRows / 8; ++j) {
-        const float(&four)[4] = scores[r / 2][j];
-        largest = fmaxf(largest, fmaxf(four[r % 2 * 2], four[r % 2 * 2 + 1]));
-      }
-      largest = fmaxf(largest, shuffle_xor(largest, 1));
-      largest = fmaxf(largest, shuffle_xor(largest, 2));
-      const float before = largest_[r];
-      largest_[r] = fmaxf(before, largest * logits_.unit_log2);
-      has_new_largest = has_new_largest || largest_[r] != before;
-      const float subtracted = largest_[r] == -kInfinity ? 0.0f : largest_[r];
-      factors[r] = exp2_approx(before - subtracted);
-      float sum = 0.0f;
-#pragma unroll
-      for (int j = 0; j < Tiles::kWalkedRows / 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& score = scores[r / 2][j][r % 2 * 2 + e];
-          score = exp2_approx(fmaf(score, logits_.unit_log2, -subtracted));
-          sum += score;
-        }
-      }
-      sum_[r] = sum_[r] * factors[r] + sum;
-    }
-    // If no row of the warp has a new largest score, all factors are 1.
-    if (!any_in_warp(has_new_largest)) return;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int j = 0; j < Tiles::kV / 8; ++j) {
-        out_[r / 2][j][r % 2 * 2] *= factors[r];
-        out_[r / 2][j][r % 2 * 2 + 1] *= factors[r];
-      }
-    }
-  }
-
-  __device__ __forceinline__ void add_values(
-      const float (&weights)[Tiles::kStacks][Tiles::kWalkedRows / 8][4], int buffer) {
-    const auto values =
-        along_rows<Tiles::kV>(shared_ + Tiles::kValues + buffer * Tiles::kValueBytes);
-#pragma unroll
-    for (int step = 0; step < Tiles::kWalkedRows / 16; ++step) {
-      uint32_t a[Tiles::kStacks][4];
-#pragma unroll
-      for (int i = 0; i < 4 * Tiles::kStacks; ++i) {
-        const float(&four)[4] = weights[i / 4][2 * step + i % 4 / 2];
-        a[i / 4][i % 4] = pack<T>(four[i % 2 * 2], four[i % 2 * 2 + 1]);
-      }
-#pragma unroll
-      for (int i = 0; i < Tiles::kV / 16; ++i) {
-        uint32_t b[4];
-        load_matrix_x4_transposed(b, values.at(16 * step, i));
-#pragma unroll
-        for (int stack = 0; stack < Tiles::kStacks; ++stack) {
-          multiply_add<T>(out_[stack][2 * i], a[stack], b[0], b[1]);
-          multiply_add<T>(out_[stack][2 * i + 1], a[stack], b[2], b[3]);
-        }
-      }
+      hide_row(scores, r, seen, first_key, walked.end);
     }
   }
 
@@ -258,9 +174,8 @@ class ForwardWarp {
     constexpr float kLn2 = 0.693147181f;
     float largest = -kInfinity;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      float sum = sum_[r] + shuffle_xor(sum_[r], 1);
-      sum += shuffle_xor(sum, 2);
+    for (int r = 0; r < Running::kRows; ++r) {
+      const float sum = running_.whole_sum(r);
       const int32_t row = row_of(r);
       if (row >= tile_.end) continue;
       const bool is_empty = sum == 0.0f;
@@ -270,16 +185,16 @@ class ForwardWarp {
 #pragma unroll
       for (int j = 0; j < Tiles::kV / 8; ++j) {
         if (8 * j >= launch_.shape.head_dim_v) break;
-        const float(&four)[4] = out_[r / 2][j];
+        const float(&four)[4] = running_.out[r / 2][j];
         store_pair(out + 8 * j + threadIdx.x % 4 * 2, four[r % 2 * 2] * factor,
                    four[r % 2 * 2 + 1] * factor);
       }
       if (threadIdx.x % 4 == 0)
         launch_.lse[row * launch_.lse_row_stride + head_] =
-            is_empty ? -kInfinity : (largest_[r] + log2f(sum)) * kLn2;
+            is_empty ? -kInfinity : (running_.largest[r] + log2f(sum)) * kLn2;
       // A NaN in the sum shows a NaN among the scores; fmaxf would hide it.
       const bool is_number = sum == sum && largest == largest;
-      largest = is_number ? fmaxf(largest, largest_[r] * kLn2) : sum + largest;
+      largest = is_number ? fmaxf(largest, running_.largest[r] * kLn2) : sum + largest;
     }
     raise_max_logit(largest);
   }
@@ -298,34 +213,17 @@ class ForwardWarp {
   OwnedTile tile_;
   Logits<Instance::kIsCapped> logits_;
   HeadRows<T> keys_, values_;
-  float largest_[kRows];  // largest logit of each row so far, times log2(e)
-  float sum_[kRows];      // of this thread lane's weights
-  float out_[Tiles::kStacks][Tiles::kV / 8][4];
+  Running running_;
 };
 
 template <class Instance>
 __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     attention_forward(const __grid_constant__ ForwardLaunch launch) {
-  auto* next_work = reinterpret_cast<int32_t*>(dynamic_shared());  // [2], used alternately
-  if (threadIdx.x == 0) next_work[0] = atomic_add(launch.counter, 1);
-  __syncthreads();
-  for (int turn = 0;; turn ^= 1) {
-    const int32_t work = next_work[turn];
-    if (const int32_t in_vain = work - launch.query_tiles.num_work; in_vain >= 0) {
-      // Every CTA ends with one fetch beyond the last item; the last one resets the counter for the
-      // next launch.
-      if (threadIdx.x == 0 && in_vain == static_cast<int32_t>(gridDim.x) - 1) *launch.counter = 0;
-      return;
-    }
-    // Fetched now, so that the result is there when this item is done.
-    int32_t drawn = 0;
-    if (threadIdx.x == 0) drawn = atomic_add(launch.counter, 1);
+  auto* fetched = reinterpret_cast<int32_t*>(dynamic_shared());
+  for_each_work_item(launch.counter, launch.query_tiles.num_work, fetched, [&](int32_t work) {
     ForwardWarp<Instance>(launch, shared_address(dynamic_shared()), launch.query_tiles.work[work])
         .run();
-    if (threadIdx.x == 0) next_work[turn ^ 1] = drawn;
-    // All warps are done with the buffers, and see the next item.
-    __syncthreads();
-  }
+  });
 }
 
 }  // namespace

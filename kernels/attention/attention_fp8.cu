@@ -87,18 +87,16 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const Fp8Numbers& fp8 = given.fp8;
   auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
   const AttentionShape& shape = launch.shape;
-  const WorkItem work = launch.query_tiles.work[blockIdx.x];
-  const OwnedTile tile = launch.query_tiles.tiles[work.tile];
-  const int32_t kv_head = kv_head_of(shape, work.head);
   const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
-  TileWalk<kFp32Rows> walk(launch.query_tiles.runs + tile.first_run, tile.num_runs, work.head,
-                           work.head + 1);
-  const Fp32Rows<Bf16> q = rows_from<Bf16>(fp8.q, work.head, qk, tile.begin, tile.end);
+  TileItem item = query_tile_item(launch.query_tiles);
+  const OwnedTile& tile = item.tile;
+  const int32_t kv_head = kv_head_of(shape, item.head);
+  const Fp32Rows<Bf16> q = rows_from<Bf16>(fp8.q, item.head, qk, tile.begin, tile.end);
   OnlineSoftmax softmax;
   float out[4][kLanes / 16] = {}, factors[4];
   const NoTerms none;
   WalkedTile keys;
-  while (walk.next(keys)) {
+  while (item.walk.next(keys)) {
     float s[4][4];
     multiply_rows(s, q, rows_from<Bf16>(fp8.k, kv_head, qk, keys.begin, keys.end), tiles);
     scale_cells(s, fp8.descale * fp8.descale);
@@ -113,9 +111,9 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     put_weights(s, tiles);
     accumulate_rows<kLanes>(out, rows_from<Bf16>(fp8.v, kv_head, v, keys.begin, keys.end), tiles);
   }
-  finish_rows(launch, work.head, tile, softmax, factors);
+  finish_rows(launch, item.head, tile, softmax, factors);
   for (int i = 0; i < 4; ++i) factors[i] *= fp8.descale / fp8.weights;
-  store_cast_sums<kLanes>(launch.out, work.head, v, out, tile.begin, tile.end, factors,
+  store_cast_sums<kLanes>(launch.out, item.head, v, out, tile.begin, tile.end, factors,
                           Fp8Type::e4m3, fp8.out);
 }
 
@@ -139,24 +137,17 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const Fp8Numbers& fp8 = given.fp8;
   auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
   const AttentionShape& shape = launch.shape;
-  const WorkItem work = launch.query_tiles.work[blockIdx.x];
-  const OwnedTile tile = launch.query_tiles.tiles[work.tile];
-  const int32_t kv_head = kv_head_of(shape, work.head);
   const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
-  TileWalk<kFp32Rows> walk(launch.query_tiles.runs + tile.first_run, tile.num_runs, work.head,
-                           work.head + 1);
-  const Fp32Rows<Bf16> q = rows_from<Bf16>(fp8.q, work.head, qk, tile.begin, tile.end);
-  const Fp32Rows<Bf16> d_out = rows_from<Bf16>(fp8.d_out, work.head, v, tile.begin, tile.end);
+  TileItem item = query_tile_item(launch.query_tiles);
+  const OwnedTile& tile = item.tile;
+  const int32_t kv_head = kv_head_of(shape, item.head);
+  const Fp32Rows<Bf16> q = rows_from<Bf16>(fp8.q, item.head, qk, tile.begin, tile.end);
+  const Fp32Rows<Bf16> d_out = rows_from<Bf16>(fp8.d_out, item.head, v, tile.begin, tile.end);
   float log2_lse[4], delta[4];
-  for (int i = 0; i < 4; ++i) {
-    const int32_t row = tile.begin + thread_y() + 16 * i;
-    const int64_t at = int64_t{work.head} * shape.q_rows + row;
-    log2_lse[i] = row < tile.end ? launch.log2_lse[at] : kInfinity;
-    delta[i] = row < tile.end ? launch.delta[at] : 0.0f;
-  }
+  load_statistics(launch, item, log2_lse, delta);
   float dq[4][kLanes / 16] = {};
   WalkedTile now;
-  while (walk.next(now)) {
+  while (item.walk.next(now)) {
     const uint32_t visible = visible_cells(launch.query_tiles, shape.q_rows, tile, now);
     float s[4][4], d_p[4][4];
     multiply_rows(s, q, rows_from<Bf16>(fp8.k, kv_head, qk, now.begin, now.end), tiles);
@@ -176,7 +167,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
                             tiles);
   }
   const float factor = slope_factor(fp8), factors[4] = {factor, factor, factor, factor};
-  store_cast_sums<kLanes>(launch.dq, work.head, qk, dq, tile.begin, tile.end, factors,
+  store_cast_sums<kLanes>(launch.dq, item.head, qk, dq, tile.begin, tile.end, factors,
                           fp8.gradients, fp8.dq);
 }
 
@@ -187,19 +178,14 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const Fp8Numbers& fp8 = given.fp8;
   auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
   const AttentionShape& shape = launch.shape;
-  const WorkItem work = launch.key_tiles.work[blockIdx.x];
-  const OwnedTile tile = launch.key_tiles.tiles[work.tile];
   const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
-  const int32_t group_begin = (shape.first_kv_head + work.head) * shape.group - shape.first_head;
-  const int32_t group_end = group_begin + shape.group;
-  TileWalk<kFp32Rows> walk(launch.key_tiles.runs + tile.first_run, tile.num_runs,
-                           group_begin < 0 ? 0 : group_begin,
-                           group_end < shape.num_heads ? group_end : shape.num_heads);
-  const Fp32Rows<Bf16> keys = rows_from<Bf16>(fp8.k, work.head, qk, tile.begin, tile.end);
-  const Fp32Rows<Bf16> values = rows_from<Bf16>(fp8.v, work.head, v, tile.begin, tile.end);
+  TileItem item = key_tile_item(shape, launch.key_tiles);
+  const OwnedTile& tile = item.tile;
+  const Fp32Rows<Bf16> keys = rows_from<Bf16>(fp8.k, item.head, qk, tile.begin, tile.end);
+  const Fp32Rows<Bf16> values = rows_from<Bf16>(fp8.v, item.head, v, tile.begin, tile.end);
   float dk[4][kLanes / 16] = {}, dv[4][kLanes / 16] = {};
   WalkedTile now;
-  while (walk.next(now)) {
+  while (item.walk.next(now)) {
     const QueryColumns columns = load_columns(launch, tile, now);
     float s[4][4], d_p[4][4], p[4][4];
     multiply_rows(s, keys, rows_from<Bf16>(fp8.q, now.head, qk, now.begin, now.end), tiles);
@@ -226,9 +212,9 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const float k_factor = slope_factor(fp8), v_factor = fp8.d_out_descale / fp8.weights;
   const float k_factors[4] = {k_factor, k_factor, k_factor, k_factor};
   const float v_factors[4] = {v_factor, v_factor, v_factor, v_factor};
-  store_cast_sums<kLanes>(launch.dk, work.head, qk, dk, tile.begin, tile.end, k_factors,
+  store_cast_sums<kLanes>(launch.dk, item.head, qk, dk, tile.begin, tile.end, k_factors,
                           fp8.gradients, fp8.dk);
-  store_cast_sums<kLanes>(launch.dv, work.head, v, dv, tile.begin, tile.end, v_factors,
+  store_cast_sums<kLanes>(launch.dv, item.head, v, dv, tile.begin, tile.end, v_factors,
                           fp8.gradients, fp8.dv);
 }
 

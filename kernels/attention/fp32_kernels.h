@@ -27,6 +27,44 @@ __device__ __forceinline__ Fp32Rows<T> rows_from(const DeviceRows& rows, int32_t
   return {rows_of_head<T>(rows, head, head_dim), begin, end};
 }
 
+/// A CTA's work item: its tile, the tile's head, and its walk over the tiles of the other side.
+struct TileItem {
+  OwnedTile tile;
+  int32_t head;
+  TileWalk<kFp32Rows> walk;
+};
+
+/// The item of this CTA among tiles of queries.
+__device__ __forceinline__ TileItem query_tile_item(const DeviceTiles& tiles) {
+  const WorkItem work = tiles.work[blockIdx.x];
+  const OwnedTile tile = tiles.tiles[work.tile];
+  return {tile, work.head, {tiles.runs + tile.first_run, tile.num_runs, work.head, work.head + 1}};
+}
+
+/// The item of this CTA among tiles of keys, which walks over all query heads of its group.
+__device__ __forceinline__ TileItem key_tile_item(const AttentionShape& shape,
+                                                  const DeviceTiles& tiles) {
+  const WorkItem work = tiles.work[blockIdx.x];
+  const OwnedTile tile = tiles.tiles[work.tile];
+  const int32_t begin = (shape.first_kv_head + work.head) * shape.group - shape.first_head;
+  const int32_t end = begin + shape.group;
+  return {tile,
+          work.head,
+          {tiles.runs + tile.first_run, tile.num_runs, begin < 0 ? 0 : begin,
+           end < shape.num_heads ? end : shape.num_heads}};
+}
+
+/// Statistics of the thread's four query rows.
+__device__ __forceinline__ void load_statistics(const BackwardLaunch& launch, const TileItem& item,
+                                                float (&log2_lse)[4], float (&delta)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    const int32_t row = item.tile.begin + thread_y() + 16 * i;
+    const int64_t at = int64_t{item.head} * launch.shape.q_rows + row;
+    log2_lse[i] = row < item.tile.end ? launch.log2_lse[at] : kInfinity;
+    delta[i] = row < item.tile.end ? launch.delta[at] : 0.0f;
+  }
+}
+
 /// Visibility of the cells c[i][j] of a tile: bit 4 i + j. Queries are the rows.
 __device__ __forceinline__ uint32_t visible_cells(const DeviceTiles& tiles, int32_t q_rows,
                                                   const OwnedTile& own, const WalkedTile& walked) {
@@ -167,29 +205,27 @@ template <int kLanes, class T, class Terms>
 __device__ __forceinline__ void run_forward_tile(const ForwardLaunch& launch, const Terms& terms) {
   auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
   const AttentionShape& shape = launch.shape;
-  const WorkItem work = launch.query_tiles.work[blockIdx.x];
-  const OwnedTile tile = launch.query_tiles.tiles[work.tile];
-  const int32_t kv_head = kv_head_of(shape, work.head);
   const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
-  TileWalk<kFp32Rows> walk(launch.query_tiles.runs + tile.first_run, tile.num_runs, work.head,
-                           work.head + 1);
-  const Fp32Rows<T> q = rows_from<T>(launch.q, work.head, qk, tile.begin, tile.end);
+  TileItem item = query_tile_item(launch.query_tiles);
+  const OwnedTile& tile = item.tile;
+  const int32_t kv_head = kv_head_of(shape, item.head);
+  const Fp32Rows<T> q = rows_from<T>(launch.q, item.head, qk, tile.begin, tile.end);
   OnlineSoftmax softmax;
   float out[4][kLanes / 16] = {}, factors[4];
   WalkedTile keys;
-  while (walk.next(keys)) {
+  while (item.walk.next(keys)) {
     float s[4][4];
     multiply_rows(s, q, rows_from<T>(launch.k, kv_head, qk, keys.begin, keys.end), tiles);
     const TermCells<Terms, false> cells{
-        terms, shape.first_head + work.head, tile.begin, keys.begin, tile.end, keys.end};
+        terms, shape.first_head + item.head, tile.begin, keys.begin, tile.end, keys.end};
     weigh_tile(shape, visible_cells(launch.query_tiles, shape.q_rows, tile, keys), cells, s,
                softmax, factors);
     for (int i = 0; i < kLanes / 4; ++i) out[i % 4][i / 4] *= factors[i % 4];
     put_weights(s, tiles);
     accumulate_rows<kLanes>(out, rows_from<T>(launch.v, kv_head, v, keys.begin, keys.end), tiles);
   }
-  finish_rows(launch, work.head, tile, softmax, factors);
-  store_sums<kLanes>(launch.out, work.head, v, out, tile.begin, tile.end, factors);
+  finish_rows(launch, item.head, tile, softmax, factors);
+  store_sums<kLanes>(launch.out, item.head, v, out, tile.begin, tile.end, factors);
 }
 
 /// Computes P times the cap's slope in `s`, and P in `p`, from products and the row's statistics.
@@ -208,28 +244,21 @@ __device__ __forceinline__ void run_query_gradient_tile(const BackwardLaunch& la
                                                         const Terms& terms) {
   auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
   const AttentionShape& shape = launch.shape;
-  const WorkItem work = launch.query_tiles.work[blockIdx.x];
-  const OwnedTile tile = launch.query_tiles.tiles[work.tile];
-  const int32_t kv_head = kv_head_of(shape, work.head);
   const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
-  TileWalk<kFp32Rows> walk(launch.query_tiles.runs + tile.first_run, tile.num_runs, work.head,
-                           work.head + 1);
-  const Fp32Rows<T> q = rows_from<T>(launch.q, work.head, qk, tile.begin, tile.end);
-  const Fp32Rows<T> d_out = rows_from<T>(launch.d_out, work.head, v, tile.begin, tile.end);
+  TileItem item = query_tile_item(launch.query_tiles);
+  const OwnedTile& tile = item.tile;
+  const int32_t kv_head = kv_head_of(shape, item.head);
+  const Fp32Rows<T> q = rows_from<T>(launch.q, item.head, qk, tile.begin, tile.end);
+  const Fp32Rows<T> d_out = rows_from<T>(launch.d_out, item.head, v, tile.begin, tile.end);
   float log2_lse[4], delta[4];
-  for (int i = 0; i < 4; ++i) {
-    const int32_t row = tile.begin + thread_y() + 16 * i;
-    const int64_t at = int64_t{work.head} * shape.q_rows + row;
-    log2_lse[i] = row < tile.end ? launch.log2_lse[at] : kInfinity;
-    delta[i] = row < tile.end ? launch.delta[at] : 0.0f;
-  }
+  load_statistics(launch, item, log2_lse, delta);
   float dq[4][kLanes / 16] = {};
   WalkedTile now;
-  while (walk.next(now)) {
+  while (item.walk.next(now)) {
     const Fp32Rows<T> keys = rows_from<T>(launch.k, kv_head, qk, now.begin, now.end);
     const uint32_t visible = visible_cells(launch.query_tiles, shape.q_rows, tile, now);
     const TermCells<Terms, false> cells{
-        terms, shape.first_head + work.head, tile.begin, now.begin, tile.end, now.end};
+        terms, shape.first_head + item.head, tile.begin, now.begin, tile.end, now.end};
     float s[4][4], d_p[4][4];
     multiply_rows(s, q, keys, tiles);
     multiply_rows(d_p, d_out, rows_from<T>(launch.v, kv_head, v, now.begin, now.end), tiles);
@@ -250,7 +279,7 @@ __device__ __forceinline__ void run_query_gradient_tile(const BackwardLaunch& la
     accumulate_rows<kLanes>(dq, keys, tiles);
   }
   const float factors[4] = {shape.scale, shape.scale, shape.scale, shape.scale};
-  store_sums<kLanes>(launch.dq, work.head, qk, dq, tile.begin, tile.end, factors);
+  store_sums<kLanes>(launch.dq, item.head, qk, dq, tile.begin, tile.end, factors);
 }
 
 /// Data of the thread's four query columns.
@@ -286,19 +315,14 @@ __device__ __forceinline__ void run_key_gradient_tile(const BackwardLaunch& laun
                                                       const Terms& terms) {
   auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
   const AttentionShape& shape = launch.shape;
-  const WorkItem work = launch.key_tiles.work[blockIdx.x];
-  const OwnedTile tile = launch.key_tiles.tiles[work.tile];
   const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
-  const int32_t group_begin = (shape.first_kv_head + work.head) * shape.group - shape.first_head;
-  const int32_t group_end = group_begin + shape.group;
-  TileWalk<kFp32Rows> walk(launch.key_tiles.runs + tile.first_run, tile.num_runs,
-                           group_begin < 0 ? 0 : group_begin,
-                           group_end < shape.num_heads ? group_end : shape.num_heads);
-  const Fp32Rows<T> keys = rows_from<T>(launch.k, work.head, qk, tile.begin, tile.end);
-  const Fp32Rows<T> values = rows_from<T>(launch.v, work.head, v, tile.begin, tile.end);
+  TileItem item = key_tile_item(shape, launch.key_tiles);
+  const OwnedTile& tile = item.tile;
+  const Fp32Rows<T> keys = rows_from<T>(launch.k, item.head, qk, tile.begin, tile.end);
+  const Fp32Rows<T> values = rows_from<T>(launch.v, item.head, v, tile.begin, tile.end);
   float dk[4][kLanes / 16] = {}, dv[4][kLanes / 16] = {};
   WalkedTile now;
-  while (walk.next(now)) {
+  while (item.walk.next(now)) {
     const Fp32Rows<T> q = rows_from<T>(launch.q, now.head, qk, now.begin, now.end);
     const Fp32Rows<T> d_out = rows_from<T>(launch.d_out, now.head, v, now.begin, now.end);
     const QueryColumns columns = load_columns(launch, tile, now);
@@ -327,9 +351,11 @@ __device__ __forceinline__ void run_key_gradient_tile(const BackwardLaunch& laun
   }
   const float scales[4] = {shape.scale, shape.scale, shape.scale, shape.scale};
   const float ones[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-  store_sums<kLanes>(launch.dk, work.head, qk, dk, tile.begin, tile.end, scales);
-  store_sums<kLanes>(launch.dv, work.head, v, dv, tile.begin, tile.end, ones);
+  store_sums<kLanes>(launch.dk, item.head, qk, dk, tile.begin, tile.end, scales);
+  store_sums<kLanes>(launch.dv, item.head, v, dv, tile.begin, tile.end, ones);
 }
+
+inline constexpr auto kFp32SharedBytes = static_cast<int32_t>(sizeof(Fp32Tiles));
 
 /// Launches the instance whose head_dims hold the shape's.
 template <class Launch>
@@ -340,7 +366,7 @@ void launch_for_lanes(const AttentionShape& shape, int32_t num_work,
   launch_kernel(kernels[lanes <= 64    ? 0
                         : lanes <= 128 ? 1
                                        : 2],
-                num_work, kFp32Threads, static_cast<int32_t>(sizeof(Fp32Tiles)), stream, launch);
+                num_work, kFp32Threads, kFp32SharedBytes, stream, launch);
 }
 
 }  // namespace cpscope::kernels::device

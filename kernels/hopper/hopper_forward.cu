@@ -1,13 +1,9 @@
-#include "kernels/device/launch.h"
 #include "kernels/hopper/hopper_forward.h"
-#include "kernels/hopper/hopper_forward_kernel.h"
-
-#include <algorithm>
+#include "kernels/hopper/hopper_forward_launch.h"
 
 namespace cpscope::kernels {
 namespace {
 
-using device::attend_on_hopper;
 using device::ForwardBudget;
 using device::ForwardParams;
 
@@ -80,7 +76,7 @@ auto with_budget(const AttentionShape& shape, Visit visit) {
 template <class B>
 void launch_budget(const ForwardLaunch& launch, Stream stream) {
   const AttentionShape& shape = launch.shape;
-  ForwardParams p{};
+  ForwardParams p = forward_params(launch);
   p.heads_log2 = heads_log2<B>(shape);
   const RowBox owned{B::kOwned >> p.heads_log2, B::kHasHeads ? 1 << p.heads_log2 : 0};
   make_row_map(p.q, launch.q, shape.dtype, shape.num_heads, padded_lanes(shape.head_dim_qk), owned);
@@ -92,30 +88,10 @@ void launch_budget(const ForwardLaunch& launch, Stream stream) {
     make_row_map(p.narrow_out, launch.out, shape.dtype, shape.num_heads,
                  padded_lanes(shape.head_dim_v), owned);
   }
-  p.tiles = launch.query_tiles;
-  p.q_rows = shape.q_rows;
-  p.counter = launch.counter;
-  p.out = launch.out.data;
-  p.is_narrow = launch.out_element == Dtype::fp32 ? 0 : 1;
-  p.merges = launch.merges ? 1 : 0;
-  p.rounds = launch.rounds ? 1 : 0;
-  p.out_row_stride = launch.out.row_stride;
-  p.out_head_stride = launch.out.head_stride;
-  p.out_head_dim = padded_lanes(shape.head_dim_v);
-  p.lse = launch.lse;
-  p.lse_row_stride = launch.lse_row_stride;
-  p.max_logit = launch.max_logit;
-  p.first_head = shape.first_head;
-  p.first_kv_head = shape.first_kv_head;
-  p.group = shape.group;
   p.softcap = shape.softcap;
   p.inverse_cap = B::kHasCap ? shape.scale / shape.softcap : 0.0f;
   p.logit_scale = B::kHasCap ? 1.0f : shape.scale;
-  const int32_t ctas =
-      std::min(p.tiles.num_work, resident_ctas(attend_on_hopper<B>, B::kThreads, B::kSharedBytes));
-  Grid grid(ctas);
-  grid.per_sm = B::kCtasPerSm;
-  launch_kernel(attend_on_hopper<B>, grid, B::kThreads, B::kSharedBytes, stream, p);
+  launch_attend<B>(p, stream);
 }
 
 template <class T, bool kHasCap>

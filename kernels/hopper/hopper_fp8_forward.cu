@@ -15,16 +15,12 @@
 // Accuracy: tensor cores keep about 14 bits of a sum, also of a logit.
 // Source: FlashAttention-3 (arXiv:2407.08608), 3.3; DeepSeek-V3 (arXiv:2412.19437), 3.3.2.
 #include "kernels/attention/fp8_numbers.h"
-#include "kernels/device/launch.h"
-#include "kernels/hopper/hopper_forward_kernel.h"
+#include "kernels/hopper/hopper_forward_launch.h"
 #include "kernels/hopper/hopper_fp8_forward.h"
-
-#include <algorithm>
 
 namespace cpscope::kernels {
 namespace {
 
-using device::attend_on_hopper;
 using device::ForwardParams;
 
 // As in hopper_forward.cu.
@@ -57,37 +53,17 @@ void launch_hopper_fp8_forward(const ForwardLaunch& launch, Stream stream) {
   const AttentionShape& shape = launch.shape;
   const Fp8Numbers& fp8 = *launch.fp8;
   if (launch.query_tiles.num_work == 0) return;
-  ForwardParams p{};
+  ForwardParams p = forward_params(launch);
   make_row_map(p.q, in_pairs(fp8.q_codes), Dtype::bf16, shape.num_heads, B::kQk / 2, {B::kOwned});
   make_row_map(p.k, in_pairs(fp8.k_codes), Dtype::bf16, shape.num_kv_heads, B::kQk / 2,
                {B::kWalked});
   const DeviceRows v = in_pairs(fp8.v_codes);
   make_row_map(p.v, v, Dtype::bf16, shape.num_kv_heads, static_cast<int32_t>(v.row_stride),
                {B::kV});
-  p.tiles = launch.query_tiles;
-  p.q_rows = shape.q_rows;
-  p.counter = launch.counter;
-  p.out = launch.out.data;
-  p.is_narrow = launch.out_element == Dtype::fp32 ? 0 : 1;
-  p.merges = launch.merges ? 1 : 0;
-  p.rounds = launch.rounds ? 1 : 0;
-  p.out_row_stride = launch.out.row_stride;
-  p.out_head_stride = launch.out.head_stride;
-  p.out_head_dim = padded_lanes(shape.head_dim_v);
-  p.lse = launch.lse;
-  p.lse_row_stride = launch.lse_row_stride;
-  p.max_logit = launch.max_logit;
-  p.first_head = shape.first_head;
-  p.first_kv_head = shape.first_kv_head;
-  p.group = shape.group;
   p.logit_scale = shape.scale * fp8.descale * fp8.descale;
   p.v_descale = fp8.descale;
   p.out_scale = fp8.out;
-  const int32_t ctas =
-      std::min(p.tiles.num_work, resident_ctas(attend_on_hopper<B>, B::kThreads, B::kSharedBytes));
-  Grid grid(ctas);
-  grid.per_sm = B::kCtasPerSm;
-  launch_kernel(attend_on_hopper<B>, grid, B::kThreads, B::kSharedBytes, stream, p);
+  launch_attend<B>(p, stream);
 }
 
 }  // namespace cpscope::kernels

@@ -3,6 +3,7 @@
 #include "kernels/attention/attention_launch.h"
 #include "kernels/attention/softcap.h"
 #include "kernels/device/hopper.h"
+#include "kernels/device/work_items.h"
 #include "kernels/tiles/tile_list.h"
 
 #include <cstddef>
@@ -60,13 +61,6 @@ struct ScheduledItem {
 
   __device__ __forceinline__ bool is_last() const { return head < 0; }
 };
-
-/// Reports that the kernel has begun, from thread 0 of the last CTA: CTAs begin in the order of
-/// their numbers, so all have begun when the last one has.
-__device__ __forceinline__ void tell_begun(const Begun& begun) {
-  if (begun.flag != nullptr && blockIdx.x == gridDim.x - 1 && threadIdx.x == 0)
-    publish_to_system(begun.flag, begun.value);
-}
 
 /// Tile scheduler: passes work items to all warps of a CTA through two slots of shared memory. One
 /// warp, the scheduler, fetches the next item while the current one is computed, so that no warp
