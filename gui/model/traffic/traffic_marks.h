@@ -44,9 +44,15 @@ void add_traffic_matrix(View& view, const TrafficScene& scene, const Box& box);
 /// sentence about the load of all arrows if it is the same.
 std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& box);
 
-/// "kv 48 KiB, dkv 96 KiB": the payloads on each link of the scene. Empty texts if the stages have
-/// too many items to visit for every picture; no texts if there are too many links.
-std::vector<std::string> name_payloads(const TrafficScene& scene);
+/// [link of the scene] Bytes by payload; zeros if the stages have too many items to visit for every
+/// picture; nothing if there are too many links.
+std::vector<PayloadBytes> payloads_of_links(const TrafficScene& scene);
+
+/// "kv 48 KiB, dkv 96 KiB" of each; empty texts of zeros.
+std::vector<std::string> name_payloads(const std::vector<PayloadBytes>& payloads);
+
+/// True for results that are not finished: they are merged by the owners of their rows.
+bool carries_partials(const PayloadBytes& bytes);
 
 /// "rank 2 sends 48 KiB, receives 48 KiB".
 std::string describe_rank_bytes(const TrafficScene& scene, int32_t rank);

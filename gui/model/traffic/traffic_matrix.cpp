@@ -323,7 +323,7 @@ void add_lights(Drawing& drawing, const MatrixScene& scene) {
 
 void add_link_hits(View& view, const MatrixScene& scene) {
   if (scene.cell() < kLeastLinkHit) return;
-  const std::vector<std::string> names = name_payloads(scene.traffic);
+  const std::vector<std::string> names = name_payloads(payloads_of_links(scene.traffic));
   const Box& cells = scene.frame.cells;
   size_t hits = 0;
   for_shown_links(scene, [&](size_t i, const LinkBytes& link) {

@@ -197,12 +197,11 @@ Color arrow_color(const TrafficScene& scene, const LinkBytes& link) {
 
 }  // namespace
 
-std::vector<std::string> name_payloads(const TrafficScene& scene) {
+std::vector<PayloadBytes> payloads_of_links(const TrafficScene& scene) {
   const PlanIndex& index = *scene.input.plan;
   if (static_cast<int64_t>(scene.links.size()) > kMostNamedItems) return {};
-  std::vector<std::string> names(scene.links.size());
-  if (count_stage_items(index, scene.first_stage, scene.end_stage) > kMostNamedItems) return names;
   std::vector<PayloadBytes> bytes(scene.links.size(), PayloadBytes{});
+  if (count_stage_items(index, scene.first_stage, scene.end_stage) > kMostNamedItems) return bytes;
   for (int32_t s = scene.first_stage; s < scene.end_stage; ++s) {
     const StageRef& stage = index.stages()[s];
     if (stage.kind != StageKind::transfer) continue;
@@ -214,8 +213,17 @@ std::vector<std::string> name_payloads(const TrafficScene& scene) {
         bytes[at - scene.links.begin()][static_cast<size_t>(item.payload)] += item.bytes;
     }
   }
-  for (size_t link = 0; link < names.size(); ++link) names[link] = describe_payloads(bytes[link]);
+  return bytes;
+}
+
+std::vector<std::string> name_payloads(const std::vector<PayloadBytes>& payloads) {
+  std::vector<std::string> names;
+  for (const PayloadBytes& bytes : payloads) names.push_back(describe_payloads(bytes));
   return names;
+}
+
+bool carries_partials(const PayloadBytes& bytes) {
+  return bytes[static_cast<size_t>(Payload::partial)] > 0;
 }
 
 std::string describe_rank_bytes(const TrafficScene& scene, int32_t rank) {
@@ -227,7 +235,8 @@ std::string describe_rank_bytes(const TrafficScene& scene, int32_t rank) {
 std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& box) {
   const RingPlaces places = place_ranks(scene, box);
   add_groups(view.drawing, scene, places);
-  const std::vector<std::string> names = name_payloads(scene);
+  const std::vector<PayloadBytes> payloads = payloads_of_links(scene);
+  const std::vector<std::string> names = name_payloads(payloads);
   const bool is_uniform =
       names.size() > 2 && std::all_of(names.begin(), names.end(),
                                       [&](const std::string& name) { return name == names[0]; });
@@ -237,12 +246,14 @@ std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& b
     return find_link(scene, src, dst) != scene.links.end();
   };
   std::vector<Arrow> arrows;
-  for (const LinkBytes& link : scene.links) {
+  for (size_t i = 0; i < scene.links.size(); ++i) {
+    const LinkBytes& link = scene.links[i];
     arrows.push_back(place_arrow(places, link, has_link(link.dst, link.src)));
     const float width = 1.2F + 3.3F * static_cast<float>(static_cast<double>(link.bytes) /
                                                          static_cast<double>(most));
-    view.drawing.add(
-        Line{arrows.back().from, arrows.back().to, arrow_color(scene, link), width, false, true});
+    const bool has_partials = i < payloads.size() && carries_partials(payloads[i]);
+    view.drawing.add(Line{arrows.back().from, arrows.back().to, arrow_color(scene, link), width,
+                          has_partials, true});
   }
   add_group_names(view.drawing, scene, places);
   add_nodes(view, scene, places);

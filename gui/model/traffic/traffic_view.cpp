@@ -116,6 +116,10 @@ std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string
         text_line(fmt::format("{} on {} links: {}", input.is_cumulative ? "so far" : "now",
                               print_count(static_cast<int64_t>(scene.links.size())), names)));
   if (!same.empty()) lines.push_back(text_line(same));
+  const bool has_ring = scene.matrix.num_ranks() > 1 && scene.matrix.num_ranks() <= kMostRingRanks;
+  if (has_ring && carries_partials(payloads))
+    lines.push_back(
+        text_line("Dashed arrows carry partial results to the owners of their rows.", false, true));
   const Parallel& parallel = index.plan().scenario.parallel;
   if (has_head_groups(parallel.comm_type) && parallel.a2a_size > 1)
     lines.push_back(
@@ -153,7 +157,7 @@ std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string
 /// Adds links with their payloads, one per line, as many as fit.
 void add_link_list(View& view, const TrafficScene& scene, const Box& box) {
   if (box.height() < 3 * kTrafficLine || scene.links.empty()) return;
-  const std::vector<std::string> names = name_payloads(scene);
+  const std::vector<std::string> names = name_payloads(payloads_of_links(scene));
   std::vector<LegendEntry> lines;
   const auto room = static_cast<size_t>(box.height() / kTrafficLine);
   const size_t shown = names.size() <= room ? names.size() : room - 1;
