@@ -50,8 +50,7 @@ void PartialMerger<T>::merge_sum(const MergeItem& item, AlignedVector<T> BufferM
   }
   CPSCOPE_CHECK(item.into_rows == kAllRows, "gradients are merged row by row", to_index(item.into),
                 to_index(item.into_rows));
-  if (plan_.buffer(item.partial).heads != plan_.buffer(item.into).heads)
-    return merge_sum_of_heads(item, array);
+  if (!has_all_heads(plan_, item)) return merge_sum_of_heads(item, array);
   const AlignedVector<T>& partial = memory_.at(item.partial).*array;
   // A ring slot may be larger than its present number of rows.
   const size_t count = std::min(into.size(), partial.size());

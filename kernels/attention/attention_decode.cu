@@ -267,7 +267,7 @@ auto with_decode_tiles(const AttentionShape& shape, const Visit& visit) {
 bool is_decode(const AttentionShape& shape) {
   const int32_t rows = most_decode_rows(shape.head_dim_qk, shape.head_dim_v);
   const bool is_supported = (shape.dtype == Dtype::bf16 || shape.dtype == Dtype::fp16) &&
-                            !shape.has_terms && !shape.is_fp8;
+                            !shape.has_terms && !shape.is_fp8 && !shape.is_latent;
   return is_supported && is_for_decode(shape.slices, shape.kv_rows, rows) &&
          heads_of_tile(shape, rows) > 0;
 }

@@ -29,6 +29,7 @@ struct AttentionShape {
   float scale = 1.0f;        // multiplies q.k
   float softcap = 0.0f;      // 0 = off; else logit -> softcap * tanh(logit / softcap)
   bool has_terms = false;    // bias, ALiBi or dropout: the launch's `terms`
+  bool is_latent = false;    // v is the first head_dim_v elements of k
   bool is_mx = false;        // fp8 in blocks
   bool is_fp8 = false;       // dtype is that of the rows, bf16: the launch's `fp8`
   int64_t keys_per_row = 0;  // average number of keys that a query row sees, 0: unknown; selects

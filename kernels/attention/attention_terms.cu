@@ -111,14 +111,6 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   run_key_gradient_tile<kLanes, T>(given.launch, RowTerms{given.terms});
 }
 
-/// Calls launch(T{}) for the element type of the inputs.
-template <class LaunchAs>
-void launch_as(Dtype dtype, LaunchAs launch) {
-  if (dtype == Dtype::bf16) return launch(Bf16{});
-  if (dtype == Dtype::fp16) return launch(Fp16{});
-  launch(0.0f);
-}
-
 }  // namespace
 }  // namespace device
 

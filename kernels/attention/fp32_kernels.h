@@ -310,7 +310,8 @@ __device__ __forceinline__ QueryColumns load_columns(const BackwardLaunch& launc
   return columns;
 }
 
-template <int kLanes, class T, class Terms>
+/// kIsLatent: V is the first elements of K, and dk is one sum for the gradient of both.
+template <int kLanes, class T, bool kIsLatent = false, class Terms>
 __device__ __forceinline__ void run_key_gradient_tile(const BackwardLaunch& launch,
                                                       const Terms& terms) {
   auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
@@ -320,7 +321,8 @@ __device__ __forceinline__ void run_key_gradient_tile(const BackwardLaunch& laun
   const OwnedTile& tile = item.tile;
   const Fp32Rows<T> keys = rows_from<T>(launch.k, item.head, qk, tile.begin, tile.end);
   const Fp32Rows<T> values = rows_from<T>(launch.v, item.head, v, tile.begin, tile.end);
-  float dk[4][kLanes / 16] = {}, dv[4][kLanes / 16] = {};
+  float dk[4][kLanes / 16] = {}, own_dv[4][kLanes / 16] = {};
+  auto& dv = kIsLatent ? dk : own_dv;
   WalkedTile now;
   while (item.walk.next(now)) {
     const Fp32Rows<T> q = rows_from<T>(launch.q, now.head, qk, now.begin, now.end);
@@ -343,16 +345,26 @@ __device__ __forceinline__ void run_key_gradient_tile(const BackwardLaunch& laun
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       scale_kept(cells, (columns.visible >> i & 1) != 0, i, d_p[i / 4][i % 4]);
-      const float d_s = s[i / 4][i % 4] * (d_p[i / 4][i % 4] - columns.delta[i % 4]);
+      float d_s = s[i / 4][i % 4] * (d_p[i / 4][i % 4] - columns.delta[i % 4]);
+      if (kIsLatent) d_s *= shape.scale;
       s[i / 4][i % 4] = (columns.visible >> i & 1) != 0 ? d_s : 0.0f;
     }
     put_weights(s, tiles);
     accumulate_rows<kLanes>(dk, q, tiles);
   }
-  const float scales[4] = {shape.scale, shape.scale, shape.scale, shape.scale};
+  const float scale = kIsLatent ? 1.0f : shape.scale;
+  const float scales[4] = {scale, scale, scale, scale};
   const float ones[4] = {1.0f, 1.0f, 1.0f, 1.0f};
   store_sums<kLanes>(launch.dk, item.head, qk, dk, tile.begin, tile.end, scales);
-  store_sums<kLanes>(launch.dv, item.head, v, dv, tile.begin, tile.end, ones);
+  if (!kIsLatent) store_sums<kLanes>(launch.dv, item.head, v, dv, tile.begin, tile.end, ones);
+}
+
+/// Calls launch(T{}) for the element type of the inputs.
+template <class LaunchAs>
+void launch_as(Dtype dtype, LaunchAs launch) {
+  if (dtype == Dtype::bf16) return launch(Bf16{});
+  if (dtype == Dtype::fp16) return launch(Fp16{});
+  launch(0.0f);
 }
 
 inline constexpr auto kFp32SharedBytes = static_cast<int32_t>(sizeof(Fp32Tiles));

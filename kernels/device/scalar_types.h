@@ -27,6 +27,7 @@ constexpr int64_t element_size(Dtype dtype) { return dtype == Dtype::fp32 ? 4 : 
 /// that a row can be copied in such groups. Elements past head_dim are zeros.
 constexpr int32_t padded_lanes(int32_t head_dim) { return (head_dim + 7) / 8 * 8; }
 
-inline constexpr int32_t kMaxHeadDim = 256;  // per query-key or value head, on a device
+inline constexpr int32_t kMaxHeadDim = 256;    // per query-key or value head, on a device
+inline constexpr int32_t kMaxLatentDim = 576;  // the same where V is a part of K (latent_dim)
 
 }  // namespace cpscope::kernels

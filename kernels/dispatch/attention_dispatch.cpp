@@ -4,6 +4,7 @@
 #include "kernels/attention/attention_forward.h"
 #include "kernels/attention/attention_fp32.h"
 #include "kernels/attention/attention_fp8.h"
+#include "kernels/attention/attention_latent.h"
 #include "kernels/attention/attention_terms.h"
 #include "kernels/attention/key_gradient.h"
 #include "kernels/attention/part_sums.h"
@@ -24,24 +25,26 @@ namespace cpscope::kernels {
 namespace {
 
 /// True if products are made in fp32: of fp32 inputs, of 8 bits, and wherever bias, ALiBi or
-/// dropout apply.
+/// dropout apply, or V is a part of K.
 bool is_fp32(const AttentionShape& shape) {
-  return shape.dtype == Dtype::fp32 || shape.has_terms || shape.is_fp8;
+  return shape.dtype == Dtype::fp32 || shape.has_terms || shape.is_fp8 || shape.is_latent;
 }
 
 /// Empty, or why no kernel of any generation supports the shape.
 std::string why_not_at_all(const AttentionShape& shape) {
   const int32_t largest_dim = std::max(shape.head_dim_qk, shape.head_dim_v);
-  if (largest_dim > kMaxHeadDim) {
-    return fmt::format("the kernels support head_dim up to {}, this one has {}", kMaxHeadDim,
-                       largest_dim);
-  }
+  const int32_t most = shape.is_latent ? kMaxLatentDim : kMaxHeadDim;
+  if (largest_dim > most)
+    return fmt::format("the kernels support head_dim up to {}, this one has {}", most, largest_dim);
   if (shape.dtype == Dtype::fp64) return "the kernels take bf16, fp16 and fp32, not fp64";
   if (shape.is_fp8 && shape.has_terms) return "no kernel has bias, ALiBi or dropout in fp8";
+  if (shape.is_latent && (shape.has_terms || shape.is_fp8))
+    return "no kernel has latent attention with bias, ALiBi, dropout or fp8";
   return "";
 }
 
 constexpr const char* kPortableTerms = "bias, ALiBi and dropout are in the portable kernels alone";
+constexpr const char* kPortableLatent = "latent attention is in the portable kernels alone";
 
 /// Checks that a kernel reports its begin if another stream waits for that.
 void check_begun(const DeviceTiles& tiles, bool says_so) {
@@ -81,6 +84,7 @@ std::string why_not_forward(Generation generation, const AttentionShape& shape) 
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
   if (generation != Generation::sm90) return "";
   if (shape.has_terms) return kPortableTerms;
+  if (shape.is_latent) return kPortableLatent;
   if (is_decode(shape)) return "";
   return shape.is_fp8 ? why_not_hopper_fp8_forward(shape) : why_not_hopper_forward(shape);
 }
@@ -89,6 +93,7 @@ std::string why_not_backward(Generation generation, const AttentionShape& shape)
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
   if (generation != Generation::sm90) return "";
   if (shape.has_terms) return kPortableTerms;
+  if (shape.is_latent) return kPortableLatent;
   if (shape.is_fp8) return "the backward of fp8 is in the portable kernels alone";
   return why_not_hopper_backward(shape);
 }
@@ -106,6 +111,7 @@ void launch_forward(Generation generation, const ForwardLaunch& launch, Stream s
     return launch.shape.is_fp8 ? launch_hopper_fp8_forward(launch, stream)
                                : launch_hopper_forward(launch, stream);
   if (launch.shape.has_terms) return launch_terms_forward(launch, stream);
+  if (launch.shape.is_latent) return launch_latent_forward(launch, stream);
   if (launch.shape.is_fp8) return launch_fp8_forward(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_forward(launch, stream);
   launch_portable_forward(launch, stream);
@@ -118,6 +124,7 @@ void launch_row_statistics(const BackwardLaunch& launch, Stream stream) {
 void launch_query_gradient(Generation generation, const BackwardLaunch& launch, Stream stream) {
   if (generation == Generation::sm90) return launch_hopper_wide_query_gradient(launch, stream);
   if (launch.shape.has_terms) return launch_terms_query_gradient(launch, stream);
+  if (launch.shape.is_latent) return launch_latent_query_gradient(launch, stream);
   if (launch.shape.is_fp8) return launch_fp8_query_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_query_gradient(launch, stream);
   launch_portable_query_gradient(launch, stream);
@@ -137,6 +144,7 @@ void launch_key_gradient(Generation generation, const BackwardLaunch& launch, St
   CPSCOPE_CHECK(launch.key_tiles.group_parts == 1, "only Hopper's kernels take groups in parts",
                 launch.key_tiles.group_parts, launch.shape.group);
   if (launch.shape.has_terms) return launch_terms_key_gradient(launch, stream);
+  if (launch.shape.is_latent) return launch_latent_key_gradient(launch, stream);
   if (launch.shape.is_fp8) return launch_fp8_key_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_key_gradient(launch, stream);
   launch_portable_key_gradient(launch, stream);

@@ -139,7 +139,7 @@ class NumberRun {
           static_cast<size_t>(spec.rows / block_rows * spans_.back().size()), kNothing));
     }
     for (const HomeBuffers& home : plan.home) {
-      for (const BufferId id : {home.q, home.kv, home.d_out}) {
+      for (const BufferId id : {home.q, home.kv, home.replica, home.d_out}) {
         if (id == kNoBuffer) continue;
         for (size_t i = 0; i < held(id).size(); ++i)
           held(id)[i] = mix(static_cast<uint64_t>(to_index(id)) + 1, i);
@@ -262,7 +262,7 @@ class NumberRun {
     const bool is_share = this->is_share(StageKind::transfer, index);
     const Rounding rounding = lowered_ == nullptr ? Rounding{} : notes()->transfers[index].rounding;
     const bool is_sum = item.payload == Payload::dq || item.payload == Payload::dkv ||
-                        item.payload == Payload::partial;
+                        item.payload == Payload::partial || item.landing == Landing::add;
     const bool is_rounded =
         rounding.values || (is_sum && item.link != LinkClass::self && !item.wire_fp32);
     const int64_t count = plan_.rows_of(item) / block_rows_;
@@ -367,11 +367,13 @@ class NumberRun {
 
   void visit(size_t i, const MergeItem& item) {
     const bool has_all_rows = item.into_rows == kAllRows;
-    if (item.partial == kNoBuffer || (item.order == 0 && !has_all_rows)) fill(item.into, kZero);
+    const bool is_whole = has_all_rows && (item.partial == kNoBuffer || has_all_heads(plan_, item));
+    if (item.partial == kNoBuffer || (item.order == 0 && !is_whole)) fill(item.into, kZero);
     if (item.partial == kNoBuffer) return;
     const std::vector<uint64_t>& partial = held(item.partial);
-    const HeadRange units = spans_[item.into];
-    const auto width = static_cast<size_t>(units.size());
+    const auto width = static_cast<size_t>(spans_[item.partial].size()),
+               into_width = static_cast<size_t>(spans_[item.into].size());
+    const auto first = static_cast<size_t>(spans_[item.partial].begin - spans_[item.into].begin);
     const bool rounds = lowered_ != nullptr && notes()->merges[i].rounds;
     // A ring slot may be larger than the rows that it holds now, or smaller.
     const int64_t count =
@@ -379,8 +381,9 @@ class NumberRun {
     const std::vector<int64_t> rows = blocks_of(item.into_rows, count);
     for (size_t n = 0; n < rows.size() * width; ++n) {
       if (partial.at(n) == kNothing) continue;
-      uint64_t& into = held(item.into)[static_cast<size_t>(rows[n / width]) * width + n % width];
-      into = item.order == 0 && has_all_rows ? partial[n] : add_to(into, partial[n]);
+      uint64_t& into =
+          held(item.into)[static_cast<size_t>(rows[n / width]) * into_width + first + n % width];
+      into = item.order == 0 && is_whole ? partial[n] : add_to(into, partial[n]);
       if (rounds || is_narrow(item.into)) into = round_to_dtype(into);
     }
   }

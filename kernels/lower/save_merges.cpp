@@ -155,16 +155,19 @@ class MergeSaver {
                          .direct_merge = is_direct ? i : kNoMerge};
   }
 
+  bool rounds_all(const MergeItem& item) const {
+    return item.order > 0 && item.into_rows == kAllRows && has_all_heads(plan_, item);
+  }
+
   void visit(int64_t i, const FinishItem& item) {
     const State state = state_[item.buffer];
     const bool is_out = plan_.buffer(item.buffer).kind == BufferKind::out;
     const bool only_rounds =
         !is_out || plan_.scenario.attention.softmax_type == SoftmaxType::vanilla;
     // A first merge is a copy, which does not round; nor does a kernel that adds to dq; and a merge
-    // of some rows rounds no others.
+    // of some rows, or of some heads, rounds no others.
     if (only_rounds && state.last_merge != kNoMerge && (is_out || state.writer == kNoMerge) &&
-        pass_.merges[static_cast<size_t>(state.last_merge)].order > 0 &&
-        pass_.merges[static_cast<size_t>(state.last_merge)].into_rows == kAllRows) {
+        rounds_all(pass_.merges[static_cast<size_t>(state.last_merge)])) {
       if (state.writer != kNoMerge) {
         found_.written[static_cast<size_t>(state.writer)][state.result].own_merge.rounds = true;
       } else {

@@ -66,8 +66,10 @@ __device__ __forceinline__ int64_t unit_step() { return int64_t{gridDim.x} * kWa
 /// The place in an accumulator of a (row, head) of a partial.
 __device__ __forceinline__ int64_t target_of(const OutRows& into, const BufferShape& shape,
                                              int64_t unit) {
-  if (into.rows == nullptr) return unit;
-  return int64_t{into.rows[unit / shape.heads]} * shape.heads + unit % shape.heads;
+  if (into.rows == nullptr && into.row_heads == 0) return unit;
+  const int64_t row = unit / shape.heads;
+  const int32_t heads = into.row_heads == 0 ? shape.heads : into.row_heads;
+  return (into.rows == nullptr ? row : int64_t{into.rows[row]}) * heads + unit % shape.heads;
 }
 
 int blocks_for(int64_t units) {
@@ -161,8 +163,9 @@ __global__ void merge_out(const __grid_constant__ OutMerge p) {
     __syncwarp();
     for (int32_t lane = threadIdx.x % 32 * 4; lane < p.shape.lanes; lane += 128) {
       auto* into = reinterpret_cast<Floats4*>(p.into.o + target * p.shape.pitch + lane);
-      const Floats4 partial =
-          *reinterpret_cast<const Floats4*>(p.partial.o + unit * p.shape.pitch + lane);
+      Floats4 partial{};
+      if (p.partial.o != nullptr)
+        partial = *reinterpret_cast<const Floats4*>(p.partial.o + unit * p.shape.pitch + lane);
       // Before a first merge the accumulator is uninitialised.
       const Floats4 old = p.starts ? Floats4{} : *into;
       Floats4 sum;
@@ -209,13 +212,15 @@ __global__ void merge_sum(const __grid_constant__ SumMerge p) {
     float sums[kAtOnce], old[kAtOnce];
     load_values(p.partial, Dtype::fp32, i * kAtOnce, sums);
     round_values(p.value_dtype, sums);
+    int64_t at = i * kAtOnce;
+    if (p.row_lanes != 0) at = at / p.row_lanes * p.into_lanes + at % p.row_lanes;
     if (!p.starts) {
-      load_values(p.into, p.into_element, i * kAtOnce, old);
+      load_values(p.into, p.into_element, at, old);
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) sums[j] += old[j];
       round_values(p.sum_dtype, sums);
     }
-    store_values(p.into, p.into_element, i * kAtOnce, sums);
+    store_values(p.into, p.into_element, at, sums);
   }
 }
 
@@ -268,13 +273,13 @@ __global__ void round_values_in_place(const __grid_constant__ ValueRounding p) {
 }
 
 __global__ void rotate_rows(const __grid_constant__ RowRotation p) {
-  const int32_t half = p.shape.lanes / 2;
+  const int32_t dim = p.shape.lanes - p.first_lane, half = dim / 2;
   for (int64_t row = first_unit(); row < p.shape.rows; row += unit_step()) {
     const double position = p.direction * p.positions[row];
     for (int32_t i = threadIdx.x % 32; i < p.shape.heads * half; i += 32) {
       const int32_t lane = i % half;
-      const int64_t at = (row * p.shape.heads + i / half) * p.shape.pitch + lane;
-      const double angle = position * pow(p.theta, -2.0 * lane / p.shape.lanes);
+      const int64_t at = (row * p.shape.heads + i / half) * p.shape.pitch + p.first_lane + lane;
+      const double angle = position * pow(p.theta, -2.0 * lane / dim);
       const double c = cos(angle), s = sin(angle);
       const double a = load_value(p.data, p.element, at),
                    b = load_value(p.data, p.element, at + half);
@@ -300,10 +305,10 @@ __global__ void differentiate_sink(const __grid_constant__ SinkGradient p) {
     const float lse = p.out.lse[unit];
     if (is_nothing(lse)) continue;
     double delta = 0.0;
-    for (int32_t lane = 0; lane < p.shape.lanes; ++lane) {
-      const int64_t at = unit * p.shape.pitch + lane;
-      delta += static_cast<double>(p.out.o[at]) * load_value(p.d_out, p.element, at);
-    }
+    const float* out = p.out.o + unit * p.shape.pitch;
+    const int64_t d_out = row * p.d_out_row_stride + int64_t{head} * p.shape.pitch;
+    for (int32_t lane = 0; lane < p.shape.lanes; ++lane)
+      delta += static_cast<double>(out[lane]) * load_value(p.d_out, p.element, d_out + lane);
     sum -= exp(static_cast<double>(sink) - static_cast<double>(lse)) * delta * p.d_out_descale;
   }
   sums[threadIdx.x] = sum;

@@ -31,9 +31,11 @@ struct RowCopy {
 
 /// An accumulator or a partial of `out`: o fp32 [row, head, pitch], lse fp32 [row, head].
 struct OutRows {
-  float* o = nullptr;
+  float* o = nullptr;  // of a partial: nullptr if only its lse is known
   float* lse = nullptr;
   const int32_t* rows = nullptr;  // of `into`: the row of each row of the partial, or nullptr
+  int32_t row_heads = 0;  // of `into`, from the partial's first head on: heads of a row; 0: as many
+                          // as the partial's
 };
 
 /// Shape of an operation on a whole buffer.
@@ -45,7 +47,7 @@ struct BufferShape {
 };
 
 /// Merges a partial of shape.rows rows into an accumulator, by log-sum-exp. `starts`: the
-/// accumulator is uninitialised.
+/// accumulator is uninitialised. A partial without o only scales the accumulator.
 /// Rows with no visible key keep lse = -inf and never make a NaN. Source: Milakov & Gimelshein 2018
 /// (arXiv:1805.02867); as FlashAttention-2 (arXiv:2307.08691), 3.1.
 struct OutMerge {
@@ -65,14 +67,15 @@ struct WeightedAdd {
   bool rounds_addend = false;
 };
 
-/// into += partial, elements of fp32, a multiple of eight. `into` may hold the dtype; then sums are
-/// rounded to it. `starts`: into = partial. Values and sums are rounded if the scenario merges in
-/// the dtype.
+/// into += partial, elements of fp32, rows of a multiple of eight. `into` may hold the dtype; then
+/// sums are rounded to it. `starts`: into = partial. Values and sums are rounded if the scenario
+/// merges in the dtype.
 struct SumMerge {
   void* into = nullptr;
   Dtype into_element = Dtype::fp32;
   const float* partial = nullptr;
-  int64_t count = 0;
+  int64_t count = 0;                      // of the partial
+  int64_t row_lanes = 0, into_lanes = 0;  // elements of a row of each; 0: rows have equal lengths
   bool starts = false;
   Dtype value_dtype = Dtype::fp32;
   Dtype sum_dtype = Dtype::fp32;
@@ -88,12 +91,13 @@ struct SinkJoin {
 
 /// Rotary embedding of rows by position inside the sequence (Su et al. 2021, arXiv:2104.09864):
 /// elements l and l + dim/2 are rotated by direction * position * theta^(-2l/dim), then rounded to
-/// dtype.
+/// dtype. dim: elements from first_lane on.
 struct RowRotation {
   BufferShape shape;
   void* data = nullptr;
   Dtype element = Dtype::fp32;
   Dtype round_to = Dtype::bf16;
+  int32_t first_lane = 0;
   const int32_t* positions = nullptr;  // [row]
   double theta = 0.0;
   double direction = 1.0;
@@ -117,10 +121,11 @@ struct RowDeltas {
 struct SinkGradient {
   BufferShape shape;  // of out; heads are counted from first_head
   OutRows out;
-  const void* d_out = nullptr;  // [row, head, pitch] of `element`
+  const void* d_out = nullptr;  // [row, head, pitch] of `element`, from first_head on
   Dtype element = Dtype::bf16;
-  float d_out_descale = 1.0f;   // multiplies d_out
-  const float* sink = nullptr;  // [global head]
+  int64_t d_out_row_stride = 0;  // elements; it may have more heads than out
+  float d_out_descale = 1.0f;    // multiplies d_out
+  const float* sink = nullptr;   // [global head]
   int32_t first_head = 0;
   double* d_sink = nullptr;  // [global head]
 };

@@ -236,8 +236,11 @@ void Fp8Store::quantise(const Fp8Amax& amax, Stream stream) {
     if (!arrays_.is_here(rank)) continue;
     const HomeBuffers& home = plan_.home[rank];
     scale_rows(home.q, false, Fp8Type::e4m3, scale, stream);
-    scale_rows(home.kv, false, Fp8Type::e4m3, scale, stream);
-    scale_rows(home.kv, true, Fp8Type::e4m3, scale, stream);
+    for (const BufferId id : {home.kv, home.replica}) {
+      if (id == kNoBuffer) continue;
+      scale_rows(id, false, Fp8Type::e4m3, scale, stream);
+      scale_rows(id, true, Fp8Type::e4m3, scale, stream);
+    }
     if (home.d_out != kNoBuffer)
       scale_rows(home.d_out, false, numbers_.gradients, d_out_scale, stream);
   }

@@ -20,8 +20,8 @@ struct ArrayLanes {
   int32_t pitch = 0;
 };
 
-/// For q, dq: [qk]; d_out: [v]; kv, dkv: [qk], [v]; out: [v], [1] (lse); stats: [1] (delta), [1]
-/// (lse).
+/// For q, dq: [qk]; d_out: [v]; kv, dkv: [qk], [v], or [qk] alone if V is a part of K; out: [v],
+/// [1] (lse); stats: [1] (delta), [1] (lse).
 ArrayLanes array_lanes(BufferKind kind, bool second, const Attention& attention);
 
 /// Element type of a buffer on a device: the inputs in the dtype, results and their partials in

@@ -73,6 +73,7 @@ AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
   shape.scale = static_cast<float>(attention.effective_scale());
   shape.softcap = static_cast<float>(attention.softcap);
   shape.has_terms = has_score_terms(attention);
+  shape.is_latent = attention.latent_dim > 0;
   const std::optional<Fp8>& fp8 = plan.scenario.numerics.fp8;
   shape.is_fp8 = fp8.has_value();
   shape.is_mx = fp8 && fp8->recipe == Fp8Recipe::mxfp8;
@@ -466,7 +467,8 @@ void RankEngine::place_rows(const ComputeItem& item, Launch& launch) const {
   launch.shape = shape_of(item);
   launch.q = arrays_.rows(item.q, false, head);
   launch.k = arrays_.rows(item.kv, false, launch.shape.first_kv_head);
-  launch.v = arrays_.rows(item.kv, true, launch.shape.first_kv_head);
+  launch.v =
+      launch.shape.is_latent ? launch.k : arrays_.rows(item.kv, true, launch.shape.first_kv_head);
   launch.out = arrays_.rows(item.out, false, head);
   launch.out_element = arrays_.element(item.out, false);
   const RowBlock lse = arrays_.block(item.out, true, head);
@@ -547,7 +549,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
     launch.dq.data = arrays_.at<float>(sums->second) + dq_head * launch.dq.head_stride;
   }
   launch.dk = arrays_.rows(item.dkv, false, launch.shape.first_kv_head);
-  launch.dv = arrays_.rows(item.dkv, true, launch.shape.first_kv_head);
+  if (!launch.shape.is_latent) launch.dv = arrays_.rows(item.dkv, true, launch.shape.first_kv_head);
   launch.dkv_element = arrays_.element(item.dkv, false);
   if (lowered_.buffers[item.dkv].has_wire_copy) {
     const int32_t kv_head = launch.shape.first_kv_head;

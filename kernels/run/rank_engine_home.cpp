@@ -56,8 +56,10 @@ Tensor& tensor_of(Tensor& tensor, const char* name, std::vector<int64_t> shape) 
 
 }  // namespace
 
+/// Nothing of a v that is a part of k.
 void RankEngine::load_rows(const Tensor& tensor, RunListId tokens, BufferId buffer, bool second,
                            Stream stream) {
+  if (second && !arrays_.has_second(buffer)) return;
   const std::vector<int32_t> ids = ids_of(plan_.list(tokens));
   const BufferShape shape = arrays_.shape(buffer, second);
   const Dtype element = plan_.scenario.numerics.dtype;
@@ -100,6 +102,7 @@ void RankEngine::rotate_rows(BufferId buffer, RunListId tokens, Side side, doubl
   rotation.data = arrays_.first<void>(buffer);
   rotation.element = arrays_.element(buffer, false);
   rotation.round_to = plan_.scenario.numerics.dtype;
+  rotation.first_lane = attention_.latent_dim;
   rotation.positions = positions.as<int32_t>();
   rotation.theta = attention_.rope_theta;
   rotation.direction = direction;
@@ -120,6 +123,12 @@ void RankEngine::load(const RunInputs& inputs, Stream stream) {
     load_rows(inputs.q, plan_.q_lists[rank], home.q, false, stream);
     load_rows(inputs.k, plan_.kv_lists[rank], home.kv, false, stream);
     load_rows(inputs.v, plan_.kv_lists[rank], home.kv, true, stream);
+    if (home.replica != kNoBuffer) {
+      const RunListId shared = plan_.buffer(home.replica).tokens;
+      load_rows(inputs.k, shared, home.replica, false, stream);
+      load_rows(inputs.v, shared, home.replica, true, stream);
+      if (attention_.rope_theta > 0) rotate_rows(home.replica, shared, Side::kv, +1.0, stream);
+    }
     if (home.d_out != kNoBuffer)
       load_rows(inputs.d_out, plan_.q_lists[rank], home.d_out, false, stream);
     if (attention_.rope_theta > 0) rotate_home(rank, +1.0, stream);
@@ -219,13 +228,14 @@ void RankEngine::collect_backward(Answer& answer, Stream stream) {
   const int64_t dim_qk = attention_.head_dim_qk, dim_v = attention_.head_dim_v;
   Tensor& dq = tensor_of(answer.dq, "dq", {tokens, attention_.heads, dim_qk});
   Tensor& dk = tensor_of(answer.dk, "dk", {kv_tokens, attention_.kv_heads, dim_qk});
-  Tensor& dv = tensor_of(answer.dv, "dv", {kv_tokens, attention_.kv_heads, dim_v});
   for (const RankId rank : plan_.home.ids()) {
     const HomeBuffers& home = plan_.home[rank];
     if (!arrays_.holds(home.dq)) continue;
     if (attention_.rope_theta > 0) rotate_home(rank, -1.0, stream);
     collect_rows(home.dq, false, plan_.q_lists[rank], dq, stream);
     collect_rows(home.dkv, false, plan_.kv_lists[rank], dk, stream);
+    if (attention_.latent_dim > 0) continue;  // dk is the gradient of v too
+    Tensor& dv = tensor_of(answer.dv, "dv", {kv_tokens, attention_.kv_heads, dim_v});
     collect_rows(home.dkv, true, plan_.kv_lists[rank], dv, stream);
   }
   if (attention_.softmax_type == SoftmaxType::learnable) collect_sink_gradient(answer, stream);
@@ -236,11 +246,13 @@ void RankEngine::add_sink_gradient(BufferId out, BufferId d_out, Stream stream) 
   SinkGradient gradient;
   gradient.shape = arrays_.shape(out, false);
   gradient.out = arrays_.out_rows(out);
-  gradient.d_out = arrays_.first<void>(d_out);
-  gradient.element = plan_.scenario.numerics.dtype;
+  gradient.first_head = plan_.buffer(out).heads.begin;
+  const RowBlock rows = arrays_.block(d_out, false, gradient.first_head);
+  gradient.d_out = rows.data;
+  gradient.element = rows.element;
+  gradient.d_out_row_stride = rows.row_stride;
   gradient.d_out_descale = fp8_.d_out_descale();
   gradient.sink = arrays_.at<float>(sink_);
-  gradient.first_head = plan_.buffer(out).heads.begin;
   gradient.d_sink = arrays_.at<double>(d_sink_);
   launch_sink_gradient(gradient, stream);
 }

@@ -9,6 +9,15 @@
 #include <vector>
 
 namespace cpscope::kernels {
+namespace {
+
+/// True if a transfer sends results that are merged from several, and are not finished.
+bool sends_settled(const TransferItem& item) {
+  return item.payload == Payload::partial ||
+         (item.payload == Payload::out && item.landing == Landing::add);
+}
+
+}  // namespace
 
 void RankEngine::run(const ReorderItem& item, Stream stream) {
   for (const bool second : {false, true}) {
@@ -40,10 +49,10 @@ void RankEngine::merge_sums(const MergeItem& item, bool second, bool rounds, Str
   const Dtype dtype = plan_.scenario.numerics.dtype;
   void* into = second ? arrays_.second(item.into) : arrays_.first(item.into);
   const int64_t bytes = arrays_.array_bytes(item.into, second);
-  if (item.partial == kNoBuffer) {
+  const bool has_some_heads = item.partial != kNoBuffer && !has_all_heads(plan_, item);
+  if (item.partial == kNoBuffer || (item.order == 0 && has_some_heads))
     fill_bytes(into, 0, bytes, stream);
-    return;
-  }
+  if (item.partial == kNoBuffer) return;
   SumMerge merge;
   merge.into = into;
   merge.into_element = arrays_.element(item.into, second);
@@ -51,10 +60,23 @@ void RankEngine::merge_sums(const MergeItem& item, bool second, bool rounds, Str
   // A ring slot may be larger than the rows that it holds now.
   merge.count = std::min(bytes / element_size(merge.into_element),
                          arrays_.array_bytes(item.partial, second) / int64_t{sizeof(float)});
-  merge.starts = item.order == 0;
+  merge.starts = item.order == 0 && !has_some_heads;
+  if (has_some_heads) {
+    const BufferSpec& partial = plan_.buffer(item.partial);
+    const BufferShape shape = arrays_.shape(item.partial, second);
+    merge.into = arrays_.block(item.into, second, partial.heads.begin).data;
+    merge.row_lanes = int64_t{shape.heads} * shape.pitch;
+    merge.into_lanes = int64_t{arrays_.shape(item.into, second).heads} * shape.pitch;
+    merge.count = std::min(shape.rows, plan_.buffer(item.into).rows) * merge.row_lanes;
+  }
   if (keeps_partials()) merge.value_dtype = merge.sum_dtype = dtype;
   if (rounds) merge.sum_dtype = dtype;
   launch_sum_merge(merge, stream);
+}
+
+/// True if another rank sent the lse of its partial alone.
+bool RankEngine::has_lse_alone(const MergeItem& item) const {
+  return item.partial != kNoBuffer && plan_.buffer(item.partial).kind == BufferKind::stats;
 }
 
 /// Rows of the partial of a merge of `out`. Its buffer, or that of the accumulator, may be larger
@@ -70,11 +92,11 @@ void RankEngine::plan_kept_partials() {
     if (!arrays_.holds(item.into)) return;
     size_t& count = counts[to_index(item.into)];
     if (item.order == 0) count = 0;
-    if (item.partial == kNoBuffer) return;
+    if (item.partial == kNoBuffer || has_lse_alone(item)) return;
     std::vector<KeptPartials::Place>& places = kept_[to_index(item.into)].places;
     if (places.size() == count) places.emplace_back();
     KeptPartials::Place& place = places[count++];
-    const BufferShape shape = arrays_.shape(item.into, false);
+    const BufferShape shape = arrays_.shape(item.partial, false);
     const int64_t cells = merged_rows(item) * shape.heads;
     place.most_bytes = std::max(place.most_bytes, cells * shape.pitch * int64_t{sizeof(float)});
     place.most_lse_bytes = std::max(place.most_lse_bytes, cells * int64_t{sizeof(float)});
@@ -82,7 +104,7 @@ void RankEngine::plan_kept_partials() {
   for_each_item(plan_, Direction::forward,
                 Overload{[&](const ItemId&, const MergeItem& item) { keep(item); },
                          [&](const ItemId&, const TransferItem& item) {
-                           if (item.payload == Payload::partial) counts[to_index(item.from)] = 0;
+                           if (sends_settled(item)) counts[to_index(item.from)] = 0;
                          },
                          [](const ItemId&, const auto&) {}});
   for (auto& [into, kept] : kept_) {
@@ -99,12 +121,25 @@ void RankEngine::merge_out(const MergeItem& item, bool rounds, Stream stream) {
   if (is_first && kept != kept_.end()) kept->second.merged.clear();
   BufferShape shape = arrays_.shape(item.into, false);
   OutRows into = arrays_.out_rows(item.into);
-  const bool starts = is_first && has_all_rows && !keeps_partials() && item.partial != kNoBuffer;
+  const bool is_whole = item.partial != kNoBuffer && has_all_rows && has_all_heads(plan_, item);
+  const bool starts = is_first && is_whole && !keeps_partials();
   if (is_first && !starts) launch_empty_out(shape, into, stream);
   if (item.partial == kNoBuffer) return;
   shape.rows = merged_rows(item);
   into.rows = arrays_.row_list(item.into_rows);
-  const OutRows partial = arrays_.out_rows(item.partial);
+  if (!has_all_heads(plan_, item)) {
+    const HeadRange heads = plan_.buffer(item.partial).heads;
+    into.row_heads = shape.heads;
+    shape.heads = heads.size();
+    into.o = static_cast<float*>(arrays_.block(item.into, false, heads.begin).data);
+    into.lse = static_cast<float*>(arrays_.block(item.into, true, heads.begin).data);
+  }
+  OutRows partial = arrays_.out_rows(item.partial);
+  if (has_lse_alone(item)) {
+    partial.o = nullptr;  // that of a stats buffer is delta
+    // Kept partials are scaled when they are sent.
+    if (keeps_partials()) return launch_lse_join(shape, partial, into, stream);
+  }
   if (!keeps_partials()) {
     launch_out_merge(
         {shape, partial, into, starts, rounds ? plan_.scenario.numerics.dtype : Dtype::fp32},
@@ -132,9 +167,9 @@ void RankEngine::sum_kept_partials(BufferId into, Stream stream) {
   kept->second.merged.clear();
 }
 
-/// A sum that another rank will merge goes through the second phase when it is sent.
+/// A sum that another rank will merge, or add, goes through the second phase when it is sent.
 void RankEngine::settle(const TransferItem& item, Stream stream) {
-  if (item.payload == Payload::partial) sum_kept_partials(item.from, stream);
+  if (sends_settled(item)) sum_kept_partials(item.from, stream);
 }
 
 void RankEngine::run(const FinishItem& item, Stream stream) {
@@ -151,7 +186,7 @@ void RankEngine::run(const FinishItem& item, Stream stream) {
     if (keeps_partials()) sum_kept_partials(item.buffer, stream);
   }
   for (const bool second : {false, true}) {
-    if (second && spec.kind != BufferKind::dkv) continue;
+    if (second && (spec.kind != BufferKind::dkv || !arrays_.has_second(item.buffer))) continue;
     if (arrays_.element(item.buffer, second) == dtype) continue;  // already written in the dtype
     launch_rounding(second ? arrays_.second<float>(item.buffer) : arrays_.first<float>(item.buffer),
                     arrays_.array_bytes(item.buffer, second) / int64_t{sizeof(float)}, dtype,

@@ -106,6 +106,7 @@ std::vector<WireArray> wire_arrays(const Plan& plan, const TransferItem& item) {
   for (const bool second : {false, true}) {
     const ArrayLanes lanes = array_lanes(kind, second, plan.scenario.attention);
     if (lanes.lanes == 0 || (second && item.payload == Payload::out)) continue;
+    if (!second && item.payload == Payload::lse) continue;
     const Dtype element =
         is_statistic(kind, second) ? Dtype::fp32 : wire_dtype(item, plan.scenario.numerics);
     WireArray& array = arrays.emplace_back(WireArray{second, element, code_of(plan, item), lanes});
@@ -276,12 +277,17 @@ RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
   copy.heads = item.heads.size();
   copy.lanes = lanes.pitch;
   copy.adds = item.landing == Landing::add;
-  if (is_statistic(from.kind, second)) return copy;
+  if (is_statistic(from.kind, second)) {
+    copy.adds = false;  // scaled results have the lse of all of them
+    return copy;
+  }
   const bool is_sum = item.payload == Payload::dkv || item.payload == Payload::dq ||
-                      item.payload == Payload::partial;
+                      item.payload == Payload::partial || copy.adds;
   // Rows that stay on the rank are not rounded by a wire.
   if (is_sum && item.link != LinkClass::self && !item.wire_fp32) copy.value_dtype = numerics.dtype;
-  if (numerics.accumulate == Accumulate::dtype) copy.sum_dtype = numerics.dtype;
+  // A reduce-scatter adds in the format of the wire.
+  const bool is_reduced = item.payload == Payload::out && copy.adds && !item.wire_fp32;
+  if (numerics.accumulate == Accumulate::dtype || is_reduced) copy.sum_dtype = numerics.dtype;
   const Rounding rounding = rounding_of(lowered_, item);
   if (rounding.values || (rounding.sums && !copy.adds)) copy.value_dtype = numerics.dtype;
   if (rounding.sums) copy.sum_dtype = numerics.dtype;
@@ -291,7 +297,11 @@ RowCopy RankEngine::copy_of(const TransferItem& item, bool second) const {
 void RankEngine::run(const TransferItem& item, Stream stream) {
   settle(item, stream);
   for (const bool second : {false, true}) {
-    if (!second || arrays_.has_second(item.from)) launch_row_copy(copy_of(item, second), stream);
+    const bool is_sent = second ? arrays_.has_second(item.from) : item.payload != Payload::lse;
+    // Added results have the same lse on every rank; the owner of the rows takes its own.
+    const bool is_known = second && item.landing == Landing::add && item.payload == Payload::out &&
+                          item.src != item.dst;
+    if (is_sent && !is_known) launch_row_copy(copy_of(item, second), stream);
   }
 }
 
@@ -371,7 +381,8 @@ void RankEngine::unpack(const TransferItem& item, const void* staging, Stream st
 
 void RankEngine::add_shares(const std::vector<Share>& shares, Stream stream) {
   const TransferItem& any = *shares.front().item;
-  for (const size_t a : {0, 1}) {  // dk and dv
+  const size_t num_arrays = arrays_.has_second(any.to) ? 2 : 1;
+  for (size_t a = 0; a < num_arrays; ++a) {  // dk and dv
     RowSum sum;
     sum.into = arrays_.block(any.to, a != 0, any.heads.begin);
     sum.num_shares = static_cast<int32_t>(shares.size());

@@ -1,6 +1,5 @@
 #include "kernels/attention/attention_decode.h"
 #include "kernels/run/rank_engine.h"
-#include "sim/plan/scaled_partials.h"
 #include "sim/plan/visit_items.h"
 #include "sim/scenario/score_terms.h"
 
@@ -19,32 +18,14 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
     return "no executor has bias, ALiBi or dropout in dtype fp8";
   if (plan.scenario.numerics.dtype == Dtype::fp64)
     return "the GPU kernels compute in fp32 and hold bf16, fp16 or fp32, not fp64";
-  if (attention.latent_dim > 0)
-    return "latent attention (latent_dim) is not in the GPU executors yet";
+  const bool is_latent = attention.latent_dim > 0;
+  if (is_latent && (plan.scenario.numerics.fp8 || has_score_terms(attention)))
+    return "the GPU executors have latent attention (latent_dim) without bias, ALiBi, dropout, fp8";
+  const int32_t most = is_latent ? kMaxLatentDim : kMaxHeadDim;
   for (const int32_t dim : {attention.head_dim_qk, attention.head_dim_v}) {
-    if (dim > kMaxHeadDim)
-      return fmt::format("the GPU kernels hold head dimensions up to {}: {}", kMaxHeadDim, dim);
+    if (dim > most)
+      return fmt::format("the GPU kernels hold head dimensions up to {}: {}", most, dim);
   }
-  const auto is_of_some_heads = [&](const MergeItem& item) {
-    return item.partial != kNoBuffer &&
-           plan.buffer(item.partial).heads != plan.buffer(item.into).heads;
-  };
-  for (const Direction direction : kDirections) {
-    const std::vector<MergeItem>& merges = plan.pass(direction).merges;
-    if (std::any_of(merges.begin(), merges.end(), is_of_some_heads))
-      return "results of some heads of a buffer are not merged by the GPU executors yet";
-  }
-  const auto is_sum_of_ring = [&](const TransferItem& item) {
-    return item.payload == Payload::dq && item.landing == Landing::replace &&
-           plan.buffer(item.from).tokens == kNoTokens;
-  };
-  const auto& sent = plan.backward.transfers;
-  if (std::any_of(sent.begin(), sent.end(), is_sum_of_ring))
-    return "sums of dQ that travel round a ring are not in the GPU executors yet";
-  if (plan.home.front().replica != kNoBuffer)
-    return "keys that every rank holds (kv_replicated) are not in the GPU executors yet";
-  if (adds_scaled_partials(plan))
-    return "partial results that are scaled by a gathered lse are not in the GPU executors yet";
   return std::nullopt;
 }
 
@@ -103,7 +84,7 @@ std::vector<ItemResult> RankEngine::read_results(const ItemId& id, Stream stream
             }
             read_array(item, item.dq, false, "dq", q_rows);
             read_array(item, item.dkv, false, "dk", kv_rows);
-            read_array(item, item.dkv, true, "dv", kv_rows);
+            if (arrays_.has_second(item.dkv)) read_array(item, item.dkv, true, "dv", kv_rows);
           },
           [&](const FinishItem& item) {
             if (!arrays_.is_here(item.rank)) return;
@@ -111,7 +92,8 @@ std::vector<ItemResult> RankEngine::read_results(const ItemId& id, Stream stream
             const bool is_out = spec.kind == BufferKind::out;
             const bool is_dq = spec.kind == BufferKind::dq;
             read_array(item, item.buffer, false, is_out ? "out" : is_dq ? "dq" : "dk", spec.rows);
-            if (!is_dq) read_array(item, item.buffer, true, is_out ? "lse" : "dv", spec.rows);
+            if (arrays_.has_second(item.buffer))
+              read_array(item, item.buffer, true, is_out ? "lse" : "dv", spec.rows);
           },
           [](const auto&) {}});
   return results;

@@ -90,6 +90,10 @@ int64_t lanes_of(BufferKind kind, const Attention& attention) {
   return 0;
 }
 
+bool has_all_heads(const Plan& plan, const MergeItem& item) {
+  return plan.buffer(item.partial).heads == plan.buffer(item.into).heads;
+}
+
 Dtype wire_dtype(const TransferItem& item, const Numerics& numerics) {
   return item.wire_fp32 && numerics.dtype != Dtype::fp64 ? Dtype::fp32 : numerics.dtype;
 }

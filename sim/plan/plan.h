@@ -229,6 +229,9 @@ HeadRange kv_heads_of(const Attention& attention, HeadRange heads);
 /// is a part of k. Statistics, which are never in the dtype, are not counted.
 int64_t lanes_of(BufferKind kind, const Attention& attention);
 
+/// True if the item's partial has all heads of its accumulator.
+bool has_all_heads(const Plan& plan, const MergeItem& item);
+
 /// The dtype of a transfer's values on the wire.
 Dtype wire_dtype(const TransferItem& item, const Numerics& numerics);
 

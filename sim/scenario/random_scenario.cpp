@@ -221,7 +221,7 @@ void roll_stages(uint64_t seed, const RandomSpace& space, Parallel& parallel) {
   Dice dice(seed ^ 0x57a6e5);
   if (has_head_stages(parallel.comm_type) && dice.chance(40))
     parallel.heads_per_stage = static_cast<int32_t>(dice.between(1, 3));
-  if (space.for_walker && may_replicate_keys(parallel.comm_type) &&
+  if (space.has_rare && may_replicate_keys(parallel.comm_type) &&
       parallel.ring_backward == RingBackward::kv && dice.chance(50))
     parallel.kv_replicated = dice.between(1, 9);
 }
@@ -260,8 +260,7 @@ void roll_moving_queries(uint64_t seed, const RandomSpace& space, int32_t heads,
   parallel.partial_wire = dice.pick({WireFormat::dtype, WireFormat::fp32});
   parallel.mesh_q = dice.pick({1, 2, 3, parallel.cp_size});
   while (parallel.cp_size % parallel.mesh_q != 0) --parallel.mesh_q;
-  if (space.for_walker)
-    parallel.combine = dice.pick({Combine::all_to_all, Combine::reduce_scatter});
+  if (space.has_rare) parallel.combine = dice.pick({Combine::all_to_all, Combine::reduce_scatter});
 }
 
 /// Latent rows of keys and values. Draws of its own, for the same reason.
@@ -344,8 +343,8 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   if (space.moves_queries)
     roll_moving_queries(seed, space, scenario.attention.heads, scenario.parallel);
   roll_stages(seed, space, scenario.parallel);
-  if (space.for_walker) roll_rounds(seed, scenario.batch, scenario.parallel);
-  if (space.for_walker && !space.has_fp8) roll_latent(seed, scenario.attention);
+  if (space.has_rare) roll_rounds(seed, scenario.batch, scenario.parallel);
+  if (space.has_rare && !space.has_fp8) roll_latent(seed, scenario.attention);
   if (space.has_fp8) roll_fp8(seed, scenario);
   return scenario;
 }

@@ -16,8 +16,7 @@ struct RandomSpace {
   bool is_wide = false;
   bool moves_queries = false;  // only schedules in which queries move, or a ring has windows
   bool has_fp8 = false;        // only dtype fp8
-  bool for_walker = false;  // some with what only the CPU executes: kv_replicated, reduce_scatter,
-                            // latent attention
+  bool has_rare = false;       // some with kv_replicated, reduce_scatter, cp_sizes, latent_dim
 };
 
 /// A random small scenario over the whole space of communication types, layouts, masks, formats,

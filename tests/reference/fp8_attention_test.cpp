@@ -199,7 +199,7 @@ TEST(Fp8Attention, RaisesNoFalseAlarmInRandomScenarios) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     const Scenario scenario = random_scenario(
         seed,
-        {.any_dtype = true, .moves_queries = seed % 3 == 0, .has_fp8 = true, .for_walker = true});
+        {.any_dtype = true, .moves_queries = seed % 3 == 0, .has_fp8 = true, .has_rare = true});
     const Result<Plan> plan = make_plan(scenario);
     if (!plan) continue;
     const Fp8Run run = run_fp8(scenario);

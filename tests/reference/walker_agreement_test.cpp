@@ -74,7 +74,7 @@ TEST(WalkerAgreement, WithTheDenseOracleOnRandomScenariosInDoublePrecision) {
   uint64_t refused = 0;
   double worst = 0;
   for (uint64_t seed = 1; seed <= kAgreeingScenarios; ++seed) {
-    const Scenario scenario = random_scenario(seed, {.for_walker = seed % 3 == 0});
+    const Scenario scenario = random_scenario(seed, {.has_rare = seed % 3 == 0});
     const Graded graded = run_and_grade(scenario);
     refused += graded.refused ? 1 : 0;
     for (const TensorGrade& tensor : graded.grade.tensors) {
@@ -95,7 +95,7 @@ TEST(WalkerAgreement, KeepsTheBudgetOnRandomScenariosInLowPrecision) {
   RandomSpace space;
   space.any_dtype = true;
   for (uint64_t seed = 1; seed <= kAgreeingScenarios / 2; ++seed) {
-    space.for_walker = seed % 3 == 0;
+    space.has_rare = seed % 3 == 0;
     const Scenario scenario = random_scenario(seed, space);
     const Graded graded = run_and_grade(scenario);
     for (const TensorGrade& tensor : graded.grade.tensors) {
@@ -107,7 +107,7 @@ TEST(WalkerAgreement, KeepsTheBudgetOnRandomScenariosInLowPrecision) {
 
 TEST(WalkerAgreement, WithTheDenseOracleWhereQueriesMove) {
   for (const bool any_dtype : {false, true}) {
-    const RandomSpace space{.any_dtype = any_dtype, .moves_queries = true, .for_walker = true};
+    const RandomSpace space{.any_dtype = any_dtype, .moves_queries = true, .has_rare = true};
     for (uint64_t seed = 1; seed <= kAgreeingScenarios / 2; ++seed) {
       const Scenario scenario = random_scenario(seed, space);
       const Graded graded = run_and_grade(scenario);

@@ -328,8 +328,8 @@ RandomSpace fuzz_space(uint64_t index) {
   if (kind == 3 || kind == 7) space.max_ranks = 13;
   if (kind == 4 || kind == 8) space.max_length = 150;
   space.moves_queries = index % 3 == 2;
-  space.for_walker = index % 4 == 1 || space.moves_queries;
-  space.has_fp8 = space.for_walker && index % 7 == 3;
+  space.has_rare = index % 4 == 1 || space.moves_queries;
+  space.has_fp8 = space.has_rare && index % 7 == 3;
   constexpr uint64_t kManyRanks = 40;
   if (index % kManyRanks == 9) space.max_ranks = 64;
   return space;

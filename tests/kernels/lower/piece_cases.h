@@ -18,11 +18,11 @@ inline constexpr int64_t kLongestSequence = 40;
 inline constexpr int64_t kLongestSequence = 400;
 #endif
 
-/// The scenario without what the GPU executors reject.
-inline Scenario without_rejected(Scenario scenario) {
-  scenario.parallel.ring_backward = RingBackward::kv;
-  scenario.parallel.heads_per_stage = 0;
-  return scenario;
+/// No device has them with latent attention.
+inline void drop_score_terms(Attention& attention) {
+  attention.alibi = false;
+  attention.bias = BiasShape::none;
+  attention.dropout = 0.0;
 }
 
 /// A random scenario in a dtype that devices support; fp64 becomes bf16. moves_queries: of a
@@ -33,9 +33,11 @@ inline Scenario random_device_scenario(uint64_t seed, int64_t max_length = kLong
   space.any_dtype = true;
   space.max_length = max_length;
   space.moves_queries = moves_queries;
+  space.has_rare = true;
   Scenario scenario = random_scenario(seed, space);
   if (scenario.numerics.dtype == Dtype::fp64) scenario.numerics.dtype = Dtype::bf16;
-  return without_rejected(scenario);
+  if (scenario.attention.latent_dim > 0) drop_score_terms(scenario.attention);
+  return scenario;
 }
 
 /// Enough heads for several pieces, and rows in few stretches.

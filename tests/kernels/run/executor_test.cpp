@@ -173,18 +173,6 @@ TEST(CudaExecutor, CarriesOutTheShippedScenarios) {
     if (pairs > kMostPairs) continue;
     const auto run = run_graded_on(executor, scenario);
     ASSERT_TRUE(run.has_value()) << file;
-    const Parallel& parallel = scenario.parallel;
-    const bool moves_sums =
-        has_ring_backward(parallel.comm_type) && parallel.ring_backward == RingBackward::q;
-    const bool is_latent = scenario.attention.latent_dim > 0;
-    if (moves_sums || is_latent || adds_scaled_partials(parallel) || parallel.kv_replicated > 0) {
-      ASSERT_FALSE(run->output.ok()) << file;
-      EXPECT_EQ(run->output.error().kind, ErrorKind::unavailable);
-      EXPECT_NE(to_text(run->output.error()).find("not in the GPU executors yet"),
-                std::string::npos)
-          << to_text(run->output.error());
-      continue;
-    }
     ASSERT_TRUE(run->output.ok()) << file << ": " << to_text(run->output.error());
     EXPECT_TRUE(run->grade.passed) << file << "\n" << describe(scenario, run->grade);
     ++ran;
@@ -236,6 +224,7 @@ TEST(CudaExecutor, RefusesByNameWhatItCannotHold) {
   ASSERT_TRUE(wide.has_value());
   ASSERT_FALSE(wide->output.ok());
   EXPECT_NE(to_text(wide->output.error()).find("264"), std::string::npos);
+  scenario.attention.alibi = true;
   scenario.attention.kv_heads = 1;
   scenario.attention.head_dim_qk = 16;
   scenario.attention.head_dim_v = scenario.attention.latent_dim = 8;

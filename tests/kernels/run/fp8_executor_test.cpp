@@ -161,11 +161,11 @@ TEST(CudaFp8, KeepsTheBudgetOnRandomScenarios) {
   CPSCOPE_NEEDS_DEVICE(executor);
   uint64_t ran = 0;
   for (uint64_t seed = 9'000'000; seed < 9'000'000 + kFp8Scenarios; ++seed) {
-    const Scenario scenario =
-        without_rejected(random_scenario(seed, {.max_length = kLongestSequence,
-                                                .any_dtype = true,
-                                                .moves_queries = seed % 3 == 0,
-                                                .has_fp8 = true}));
+    const Scenario scenario = random_scenario(seed, {.max_length = kLongestSequence,
+                                                     .any_dtype = true,
+                                                     .moves_queries = seed % 3 == 0,
+                                                     .has_fp8 = true,
+                                                     .has_rare = true});
     const auto run = run_graded_on(executor, scenario);
     if (!run) continue;
     ASSERT_TRUE(run->output.ok()) << "seed " << seed << ": " << to_text(run->output.error());

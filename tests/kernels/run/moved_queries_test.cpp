@@ -98,6 +98,10 @@ const std::vector<MovedCase>& moved_cases() {
        "heads = 2\nkv_heads = 1\nhead_dim = 40\nattn_mask_type = \"causal\"\n"
        "window_size = [17, 0]\n",
        "lengths = [50, 21]\n", "dtype = \"fp32\"\n"},
+      {"latent rows",
+       "heads = 4\nkv_heads = 1\nhead_dim_qk = 40\nlatent_dim = 30\n"
+       "attn_mask_type = \"causal\"\nrope_theta = 10000.0\n",
+       "lengths = [41, 20]\n"},
       {"few queries of many keys",
        "heads = 4\nkv_heads = 2\nhead_dim = 64\nattn_mask_type = \"causal_bottom_right\"\n",
        "lengths = [6]\nkv_lengths = [90]\n"},
@@ -137,6 +141,37 @@ TEST(CudaExecutor, CarriesOutEveryFeatureWhereQueriesMove) {
     }
   }
   EXPECT_GE(ran, kHasAllCases ? 150 : 30);
+}
+
+/// Schedules of which a plan has what no other has: sums of dQ on a ring, results that are scaled
+/// by a gathered lse, keys of two buffers, partials of some heads.
+TEST(CudaExecutor, CarriesOutEveryFeatureOfRareSchedules) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  int ran = 0;
+  for (const MovedCase& one : moved_cases()) {
+    for (const char* parallel :
+         {"cp_comm_type = \"p2p\"\nring_backward = \"q\"\n",
+          "cp_comm_type = \"double_ring\"\nring_window = 2\nring_backward = \"q\"\n",
+          "cp_comm_type = \"gather_q\"\ncombine = \"reduce_scatter\"\n",
+          "cp_comm_type = \"p2p\"\nkv_replicated = 5\n",
+          "cp_comm_type = \"all_gather\"\nheads_per_stage = 1\n",
+          "cp_comm_type = \"a2a\"\nheads_per_stage = 2\n"}) {
+      const std::string text = fmt::format(
+          "schema = 1\ntitle = \"t\"\nquestion = \"q?\"\n[attention]\n{}[batch]\n{}[parallel]\n"
+          "cp_size = 4\n{}{}[numerics]\n{}",
+          one.attention, one.batch, parallel, one.parallel, one.numerics);
+      const auto loaded = parse_scenario(text, "rare.toml");
+      // A key of one communication type alone is rejected with another one.
+      if (!loaded.ok()) continue;
+      const auto run = run_graded_on(executor, loaded.value().scenario);
+      if (!run) continue;
+      ASSERT_TRUE(run->output.ok()) << one.name << ": " << to_text(run->output.error());
+      EXPECT_TRUE(run->grade.passed) << one.name << ", " << parallel << "\n"
+                                     << describe(loaded.value().scenario, run->grade);
+      ++ran;
+    }
+  }
+  EXPECT_GE(ran, 30);
 }
 
 TEST(CudaExecutor, CountsEveryKeyOnceWhereQueriesMove) {

@@ -19,7 +19,7 @@ constexpr uint64_t kNumSeeds = 600;
 int64_t for_each_random_plan(const std::function<void(const Plan&, const std::string&)>& visit) {
   int64_t planned = 0;
   for (uint64_t seed = 0; seed < kNumSeeds && !testing::Test::HasFailure(); ++seed) {
-    const Scenario scenario = random_scenario(seed, {.for_walker = seed % 3 == 0});
+    const Scenario scenario = random_scenario(seed, {.has_rare = seed % 3 == 0});
     const std::string where = "seed " + std::to_string(seed) + "\n" + show(scenario);
     const Result<Plan> plan = make_plan(scenario);
     if (!plan.ok()) {
