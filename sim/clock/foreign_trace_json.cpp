@@ -66,7 +66,8 @@ class TraceHandler final : public nlohmann::json_sax<nlohmann::json> {
       if (key() == "made_by") events_.made_by = text;
       if (key() == "plan_hash") events_.plan_hash = text;
     } else if (is_in_group() && key() == "ranks") {
-      for (const int64_t member : integers_of(text)) events_.add_to_group(member);
+      for (const int64_t member : integers_of(text).value_or(std::vector<int64_t>{}))
+        events_.add_to_group(member);
     }
     return fault.empty();
   }
@@ -202,10 +203,12 @@ class TraceHandler final : public nlohmann::json_sax<nlohmann::json> {
         fault =
             fmt::format("event {}: `{}` is no number: \"{}\"", count_, key(), text.substr(0, 40));
     } else if (depth_ == event_depth() + 1 && is_args(1)) {
-      const std::array<std::pair<std::string_view, std::string*>, 6> fields = {{
+      const std::array<std::pair<std::string_view, std::string*>, 8> fields = {{
           {"Collective name", &event_.collective},
           {"dtype", &event_.dtype},
-          {"In split size", &event_.split_sizes},
+          {"In split size", &event_.in_split_sizes},
+          {"Out split size", &event_.out_split_sizes},
+          {"Process Group Ranks", &event_.group_ranks},
           {"name", &event_.label},
           {"pass", &event_.pass},
           {"kind", &event_.kind},

@@ -89,9 +89,10 @@ std::optional<int64_t> rank_in_label(std::string_view label) {
   return rank;
 }
 
-std::vector<int64_t> integers_of(std::string_view text) {
+std::optional<std::vector<int64_t>> integers_of(std::string_view text) {
   std::vector<int64_t> integers;
-  if (text.size() < 2 || text.front() != '[' || text.back() != ']') return integers;
+  if (text.empty()) return integers;
+  if (text.size() < 2 || text.front() != '[' || text.back() != ']') return std::nullopt;
   text = text.substr(1, text.size() - 2);
   while (!text.empty()) {
     const size_t begin = text.find_first_not_of(" ,");
@@ -99,11 +100,31 @@ std::vector<int64_t> integers_of(std::string_view text) {
     text.remove_prefix(begin);
     int64_t value = 0;
     const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (failure != std::errc()) return {};
+    if (failure != std::errc()) return std::nullopt;
     integers.push_back(value);
     text.remove_prefix(static_cast<size_t>(end - text.data()));
   }
   return integers;
+}
+
+bool are_equal(const std::vector<int64_t>& shares) {
+  return std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) == shares.end();
+}
+
+/// The part of `bytes` that belongs to the other members; -1 where it cannot be told.
+int64_t bytes_of_others(int64_t bytes, const std::vector<int64_t>& shares, int64_t own) {
+  int64_t all = 0;
+  for (const int64_t share : shares) {
+    if (share < 0 || share > (int64_t{1} << 40)) return -1;
+    all = std::min(all + share, int64_t{1} << 41);
+  }
+  if (bytes < 0 || all == 0 || bytes % all != 0 || own < 0 || own >= std::ssize(shares)) return -1;
+  return bytes / all * (all - shares[static_cast<size_t>(own)]);
+}
+
+/// True if nothing stays and all of it goes to one member, or comes from one.
+bool is_one_hop(const std::vector<int64_t>& shares) {
+  return std::count(shares.begin(), shares.end(), 0) == std::ssize(shares) - 1;
 }
 
 void TraceEvents::add_group(const std::vector<int64_t>& ranks) {
@@ -248,10 +269,15 @@ std::optional<std::string> TraceEvents::add_draft(Process& process, std::vector<
   if (draft.in_bytes < 0 && event.dims)
     draft.in_bytes = bytes_of(*event.dims, element_bytes_of(event.input_type));
   if (draft.in_bytes < 0 && event.bytes >= 0) draft.in_bytes = event.bytes;  // of a copy
-  // An all-to-all with shares of unequal size does not say which of them stays on the rank.
-  const std::vector<int64_t> shares = integers_of(event.split_sizes);
-  if (std::adjacent_find(shares.begin(), shares.end(), std::not_equal_to<>()) != shares.end())
+  const auto in_shares = integers_of(event.in_split_sizes),
+             out_shares = integers_of(event.out_split_sizes);
+  if (!in_shares || !out_shares) {
     draft.in_bytes = draft.out_bytes = -1;
+  } else if (!are_equal(*in_shares) || !are_equal(*out_shares)) {
+    draft.in_shares = *in_shares;
+    draft.out_shares = *out_shares;
+    draft.members = integers_of(event.group_ranks).value_or(std::vector<int64_t>{});
+  }
   const std::string name = event.name.substr(0, kMostNameBytes);
   const auto [place, is_new] =
       process.places.try_emplace(name, static_cast<uint32_t>(process.names.size()));
@@ -259,6 +285,20 @@ std::optional<std::string> TraceEvents::add_draft(Process& process, std::vector<
   draft.span.name = place->second;
   drafts.push_back(draft);
   return std::nullopt;
+}
+
+/// Which share stays on the rank follows from its place among the members. A ring may be made of
+/// all-to-alls that send everything to one rank: those are exchanges.
+void TraceEvents::count_shares(Draft& draft) const {
+  TraceSpan& span = draft.span;
+  int64_t own = span.group_size == world_size ? rank.value_or(-1) : -1;
+  if (!draft.members.empty() && rank)
+    own = std::find(draft.members.begin(), draft.members.end(), *rank) - draft.members.begin();
+  span.sent_bytes = bytes_of_others(draft.in_bytes, draft.in_shares, own);
+  span.received_bytes = bytes_of_others(draft.out_bytes, draft.out_shares, own);
+  const bool is_hop = is_one_hop(draft.in_shares) && is_one_hop(draft.out_shares) &&
+                      span.sent_bytes > 0 && span.received_bytes > 0;
+  if (is_hop) span.work = TraceWork::exchange;
 }
 
 /// Bytes that leave the rank, counted as the plan does.
@@ -285,7 +325,9 @@ void TraceEvents::count_bytes(Draft& draft) const {
       span.sent_bytes = span.received_bytes = times(out, others);
       break;
     case TraceWork::all_to_all:
-      if (in >= 0 && others >= 0 && in % (others + 1) == 0)
+      if (!draft.in_shares.empty() || !draft.out_shares.empty()) {
+        count_shares(draft);
+      } else if (in >= 0 && others >= 0 && in % (others + 1) == 0)
         span.sent_bytes = span.received_bytes = times(in / (others + 1), others);
       break;
     case TraceWork::exchange:

@@ -21,7 +21,7 @@ struct ChromeEvent {
   // args
   std::string collective, dtype, label;
   int64_t in_elements = -1, out_elements = -1, group_size = 0, correlation = -1, bytes = -1;
-  std::string split_sizes;
+  std::string in_split_sizes, out_split_sizes, group_ranks;
   std::string input_type;       // of the first input
   std::optional<int64_t> dims;  // product of the dimensions of the first input
   std::string pass, kind;       // of cpscope's own traces
@@ -54,6 +54,9 @@ class TraceEvents {
     TraceSpan span;
     int64_t thread = 0, correlation = -1;
     int64_t in_bytes = -1, out_bytes = -1;
+    // Of an all-to-all whose shares have different sizes, which are in these proportions; by
+    // members, which are ranks, or nothing if they are all.
+    std::vector<int64_t> in_shares, out_shares, members;
   };
   struct Process {
     std::string label;
@@ -81,6 +84,7 @@ class TraceEvents {
   std::optional<std::string> add_complete(const ChromeEvent& event);
   std::optional<std::string> add_draft(Process& process, std::vector<Draft>& drafts,
                                        const ChromeEvent& event, const NamedWork& named);
+  void count_shares(Draft& draft) const;
   void count_bytes(Draft& draft) const;
   void find_issued_bytes(std::vector<Draft*>& exchanges);
   static std::vector<bool> find_callers(const std::vector<Draft>& drafts);
@@ -99,7 +103,8 @@ class TraceEvents {
 /// "rank 3" or "Rank: 3" somewhere in a label; nothing where there is no such word and number.
 std::optional<int64_t> rank_in_label(std::string_view label);
 
-/// The integers of "[0, 2, 4]"; empty where the text is something else.
-std::vector<int64_t> integers_of(std::string_view text);
+/// The integers of "[0, 2, 4]", none of ""; nothing where the text is something else, as where the
+/// middle of a long list was left out.
+std::optional<std::vector<int64_t>> integers_of(std::string_view text);
 
 }  // namespace cpscope

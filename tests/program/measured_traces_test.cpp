@@ -89,6 +89,27 @@ TEST(MeasuredTraces, AreLaidBesideThePlanItemByItem) {
               measured["forward"]["ranks"][rank]["exposed_us"]);
 }
 
+/// Its hops are all-to-alls that send everything to the next rank.
+TEST(MeasuredTraces, OfPyTorchsRingOnTwoGpusAreFoundItemByItem) {
+  const std::string record = std::string(CPSCOPE_SOURCE_DIR) + "/tests/records/torch_ring";
+  const ProgramRun run =
+      run_timeline(record + ".toml",
+                   "--json --measured " + record + ".rank0.json.gz " + record + ".rank1.json.gz");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Json measured = Json::parse(run.out)["measured"];
+  EXPECT_EQ(measured["source"], "2 Kineto traces");
+  EXPECT_EQ(measured["layers"], 3);
+  EXPECT_TRUE(measured["unknown"].empty()) << measured["unknown"];
+  for (const char* pass : {"forward", "backward"}) {
+    ASSERT_EQ(measured[pass]["ranks"].size(), 2U);
+    for (const Json& rank : measured[pass]["ranks"]) {
+      EXPECT_EQ(rank["missing_computes"], 0) << pass << rank;
+      EXPECT_EQ(rank["missing_transfers"], 0) << pass << rank;
+      EXPECT_EQ(rank["unknown_transfers"], 0) << pass << rank;
+    }
+  }
+}
+
 TEST(MeasuredTraces, OfAPredictionAreThePredictionAgain) {
   for (const std::string& parallel : timeline_parallels()) {
     SCOPED_TRACE(parallel);

@@ -128,13 +128,37 @@ TEST(ForeignTrace, ReadsKinetosTimesExactlyAndItsBytesAsAPlanCountsThem) {
   EXPECT_EQ(spans[5].received_bytes, 640);
 }
 
+/// Of rank 5, in a group that it is the second rank of.
+std::string all_to_all(const char* sent, const char* received, const char* group) {
+  return fmt::format(
+      R"(, "Collective name": "all_to_allv", "In msg nelems": 400, "Out msg nelems": 800, )"
+      R"("Group size": 2, "dtype": "Half", "In split size": "{}", "Out split size": "{}"{})",
+      sent, received, group);
+}
+
+TEST(ForeignTrace, KnowsWhichOfUnequalSharesStaysFromTheRanksPlaceInTheGroup) {
+  const char* group = R"(, "Process Group Ranks": "[2, 5]")";
+  KinetoTrace kineto(5, 8);
+  kineto.add_kernel(kSendRecv, 0, 10, all_to_all("[3, 1]", "[1, 1]", group));
+  kineto.add_kernel(kSendRecv, 20, 10, all_to_all("[400, 0]", "[800, 0]", group));
+  const Result<ForeignTrace> read = read_text_trace(kineto.text());
+  ASSERT_TRUE(read.ok()) << to_text(read.error());
+  const std::vector<TraceSpan>& spans = read.value().processes[0].spans;
+  EXPECT_EQ(spans[0].work, TraceWork::all_to_all);
+  EXPECT_EQ(spans[0].sent_bytes, 600);
+  EXPECT_EQ(spans[0].received_bytes, 800);
+  EXPECT_EQ(spans[1].work, TraceWork::exchange) << "everything goes to one rank: a hop of a ring";
+  EXPECT_EQ(spans[1].sent_bytes, 800);
+  EXPECT_EQ(spans[1].received_bytes, 1600);
+}
+
 TEST(ForeignTrace, DoesNotGuessTheBytesOfUnequalShares) {
-  KinetoTrace kineto(0, 2);
-  kineto.add_kernel(
-      kSendRecv, 0, 10,
-      R"(, "Collective name": "all_to_allv", "In msg nelems": 400, "Out msg nelems": )"
-      R"(400, "Group size": 2, "dtype": "Half", "In split size": "[1, 3]")");
-  kineto.add_kernel(kSendRecv, 20, 10);
+  const char* group = R"(, "Process Group Ranks": "[2, 5]")";
+  KinetoTrace kineto(5, 8);
+  kineto.add_kernel(kSendRecv, 0, 10, all_to_all("[3, 1]", "[3, 1]", ""));
+  kineto.add_kernel(kSendRecv, 20, 10, all_to_all("[3, ..., 1]", "[3, 1]", group));
+  kineto.add_kernel(kSendRecv, 40, 10, all_to_all("[3, -1]", "[0, 0]", group));
+  kineto.add_kernel(kSendRecv, 60, 10);
   const Result<ForeignTrace> read = read_text_trace(kineto.text());
   ASSERT_TRUE(read.ok()) << to_text(read.error());
   for (const TraceSpan& span : read.value().processes[0].spans) EXPECT_EQ(span.sent_bytes, -1);
@@ -255,7 +279,7 @@ TEST(RankInLabel, FindsTheNumberBehindTheWord) {
   EXPECT_EQ(rank_in_label("python"), std::nullopt);
   EXPECT_EQ(rank_in_label("ranks"), std::nullopt);
   EXPECT_EQ(integers_of("[0, 2,4]"), (std::vector<int64_t>{0, 2, 4}));
-  EXPECT_TRUE(integers_of("[0, x]").empty());
+  EXPECT_FALSE(integers_of("[0, x]").has_value());
 }
 
 /// Spans of these bytes, one after the other, and stages of these.
