@@ -374,11 +374,14 @@ class Report(unittest.TestCase):
         self.assertEqual(run("faults", "no_such_fault").returncode, 2)
 
     def testShowsEveryFaultInOnePage(self):
-        self.assertEqual(run("faults", "--report", "all.html").returncode, 0)
+        names = [fault["name"] for fault in json.loads(run("faults", "--list", "--json").stdout)["faults"]]
+        # In a wide sweep all: the page then leaves some out.
+        asked = [] if os.environ.get("CPSCOPE_SWEEPS") == "wide" else names[::5]
+        self.assertEqual(run("faults", *asked, "--report", "all.html").returncode, 0)
         figures = len(list(page("all.html").iter("figure")))
         # The page has an end: what would lengthen it beyond 2 MB is left out, and counted.
         left_out = re.search(r"(\d+) pictures are left out", (WORK / "all.html").read_text(encoding="utf-8"))
-        all_faults = len(json.loads(run("faults", "--list", "--json").stdout)["faults"])
+        all_faults = len(asked or names)
         self.assertEqual(figures + (int(left_out.group(1)) if left_out else 0), all_faults)
         self.assertGreater(figures, 0.6 * all_faults)
         self.assertLess((WORK / "all.html").stat().st_size, 2_000_000)

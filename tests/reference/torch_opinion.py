@@ -24,6 +24,7 @@ try:
 
     import numpy
     import torch
+    torch.set_num_threads(1)  # threads that wait for one another starve other tests
 except ImportError as missing:
     print(f"skipped: torch_opinion needs Python 3.11, numpy and torch: {missing}")
     sys.exit(77)

@@ -185,7 +185,7 @@ TEST(NcclExecutor, ComputesOwnAndReceivedKeysOfGroupCastAtOnce) {
     const Scenario scenario = scenario_of_pieces("group_cast", ranks, 64, lengths);
     std::optional<Answer> first;
     for (const int32_t most_pieces : {1, 3, 8}) {
-      if (most_pieces == 3 && ranks == 4 && !is_wide_sweep()) continue;
+      if (most_pieces == 3 && (ranks == 4 || lengths[0] == '9') && !is_wide_sweep()) continue;
       const auto executor =
           kernels::make_executor_nccl(copying_settings(NcclEmulated(), ranks, most_pieces));
       const auto run = run_graded_on(*executor, scenario);
