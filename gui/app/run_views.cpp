@@ -211,6 +211,7 @@ RunView make_run_view(CaseOutcome& outcome) {
   if (outcome.grade.tensors.empty()) return view;
   view.errors = measure_answer(outcome.output.answer, outcome.exact, outcome.grade, outcome.judged);
   view.verdict = describe_verdict(outcome.grade);
+  view.passed = outcome.grade.passed;
   view.record = std::make_shared<RunRecord>(
       make_record(outcome, print_scenario(outcome.plan->plan().scenario)));
   return view;
@@ -277,6 +278,7 @@ Result<SharedRun> load_run(const std::string& path, const PlanIndex& plan, const
   view->errors = measure_answer(run.value().answer, judged.value().exact, judged.value().grade,
                                 judged.value().rows);
   view->verdict = describe_verdict(judged.value().grade);
+  view->passed = judged.value().grade.passed;
   view->record = std::make_shared<RunRecord>(std::move(record).value());
   if (auto error =
           add_steps(*view, run.value().inputs, plan, toolbox, control_of(control, kJudgeShare, 1)))

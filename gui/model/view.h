@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -76,6 +77,8 @@ struct View {
   Drawing drawing;
   std::vector<HitRegion> hits;
   std::vector<HitGrid> grids;  // the header of each view with grids says what x and y are
+  std::vector<Box> scaled;     // the areas that the camera scales, of a view without grids; of two
+                               // layouts the queries' first
   std::string title;           // "Mask: which (query, key) pairs are computed, and by which rank"
   std::string scale;           // "1 px = 552 tokens"
 };
@@ -99,6 +102,7 @@ struct RunView {
   bool is_simulated = false;
   std::string against;           // its reference: "the oracle", "B: cuda"
   std::string verdict;           // one sentence; empty when the run was not judged
+  std::optional<bool> passed;    // its verdict, where there is one
   std::string first_divergence;  // sentence; empty when there is none or nothing to compare with
   std::shared_ptr<const RunRecord> record;  // for comparison with another run; may be null
   std::shared_ptr<const StepErrors> steps;  // each step against its exact result; may be null

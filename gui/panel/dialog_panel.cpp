@@ -70,12 +70,19 @@ void build_open(Ui& ui, TypedText& typed) {
   const char* hint = ui.state.services.is_page
                          ? "letters of a shipped scenario; or drop a file on the page"
                          : "path of a scenario (.toml), or letters of a shipped one";
-  build_path(ui, typed, hint, "Open",
-             [&](const std::string& path) { open_scenario(ui.state, path); });
+  const auto& names = ui.state.services.scenario_names;
+  build_path(ui, typed, hint, "Open", [&](const std::string& text) {
+    // Letters of a shipped name open the first that matches.
+    const bool is_path = text.find_first_of("/.\\") != std::string::npos;
+    const std::vector<NameMatch> found = match_names(names, text);
+    if (is_path || found.empty())
+      open_scenario(ui.state, text);
+    else
+      open_shipped(ui.state, names[found.front().index]);
+  });
   ImGui::Spacing();
   show_text(ui, "Shipped scenarios", Role::faint_text);
   int column = 0;
-  const auto& names = ui.state.services.scenario_names;
   // A path matches no name; then all names are shown.
   std::vector<NameMatch> matches = match_names(names, typed.text);
   if (matches.empty()) matches = match_names(names, "");

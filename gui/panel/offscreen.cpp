@@ -153,6 +153,10 @@ void Offscreen::release_key(compat::Key key) {
   });
 }
 
+void Offscreen::hold(compat::Mods mods) {
+  events_.emplace_back([mods](ImGuiIO& io) { compat::feed_mods(io, mods); });
+}
+
 void Offscreen::type(const std::string& text) {
   for (const char letter : text) {
     events_.emplace_back(

@@ -51,6 +51,7 @@ class Offscreen {
   void turn_wheel(float y, float x = 0);
   void press_key(compat::Key key, compat::Mods mods = {});
   void release_key(compat::Key key);
+  void hold(compat::Mods mods);        // until the next key or the next call
   void type(const std::string& text);  // one letter a frame
   /// Moves the mouse, waits until widgets react, presses, releases, and waits longer than a double
   /// click.

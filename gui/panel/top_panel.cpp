@@ -40,15 +40,39 @@ void build_scenario_menu(Ui& ui) {
   ImGui::EndMenu();
 }
 
+/// True for a run of the open plan.
+bool is_of_plan(const AppState& state, const SharedPlan& plan) {
+  return plan != nullptr && plan == state.document.plan();
+}
+
 std::string describe_document(const AppState& state) {
   const Document& document = state.document;
   if (!document.is_open()) return "no scenario";
   std::string text =
       document.scenario().title.empty() ? document.path() : document.scenario().title;
   if (document.is_modified()) text += " *";
-  if (state.run_a) text += "   |   " + state.run_a->name;
-  if (state.run_b) text += "   |   " + state.run_b->name;
+  if (is_of_plan(state, state.run_a_plan)) text += "   |   " + state.run_a->name;
+  if (is_of_plan(state, state.run_b_plan)) text += "   |   " + state.run_b->name;
   return text;
+}
+
+/// PASS or FAIL of run A, its verdict as the tip; a click shows where it goes wrong. Returns the
+/// place left of it.
+float build_verdict(Ui& ui, float right) {
+  AppState& state = ui.state;
+  if (!is_of_plan(state, state.run_a_plan) || !state.run_a->passed) return right;
+  const bool passed = *state.run_a->passed;
+  const char* label = passed ? "PASS" : "FAIL";
+  right -= ImGui::CalcTextSize(label).x + 2 * ImGui::GetStyle().FramePadding.x;
+  ImGui::SetCursorPosX(right);
+  const WithFont font(ui, Face::strong, kTextSize);
+  const ImU32 color = color_of(ui, passed ? Role::accent : Role::error);
+  ImGui::PushStyleColor(ImGuiCol_Text, color);
+  const bool is_clicked = named_button(ui, "verdict", label);
+  ImGui::PopStyleColor();
+  show_tip(ui, state.run_a->verdict);
+  if (is_clicked) apply_command(state, "view.focus.numbers");
+  return right - ui.px(10);
 }
 
 /// "Step 3 of 8, forward 3 of 4": numbers count from 1 on screen.
@@ -165,9 +189,10 @@ void build_menu_bar(Ui& ui) {
     if (menu == "File") build_scenario_menu(ui);
   }
   const std::string text = describe_document(ui.state);
-  const float width = ImGui::CalcTextSize(text.c_str()).x;
-  const float right = ImGui::GetWindowWidth() - width - ui.px(14);
-  if (right > ImGui::GetCursorPosX() + ui.px(20)) {
+  const float begin = ImGui::GetCursorPosX() + ui.px(20);
+  const float edge = build_verdict(ui, ImGui::GetWindowWidth() - ui.px(14));
+  const float right = edge - ImGui::CalcTextSize(text.c_str()).x;
+  if (right > begin) {
     ImGui::SetCursorPosX(right);
     show_text(ui, text, Role::faint_text);
     name_item(ui, "document");

@@ -3,6 +3,7 @@
 #include "gui/app/command.h"
 #include "gui/app/document/make_view.h"
 #include "gui/app/prediction.h"
+#include "gui/model/axis.h"
 #include "gui/model/layout/first_layout.h"
 #include "gui/model/legend.h"
 #include "gui/panel/paint.h"
@@ -100,10 +101,54 @@ AxisSpan shifted(AxisSpan span, double by) {
   return {lo, lo + width};
 }
 
-/// The part of the picture that the camera scales: the grid, or all of it.
-Box scaled_area(const View& view, Size size) {
+/// The part of the picture that the camera scales; of several the one at a point, or the first.
+Box scaled_area(const View& view, Size size, Point at) {
   if (!view.grids.empty()) return view.grids.front().box;
-  return {0, 0, size.width, size.height};
+  for (const Box& area : view.scaled)
+    if (area.contains(at)) return area;
+  return view.scaled.empty() ? Box{0, 0, size.width, size.height} : view.scaled.front();
+}
+
+/// The tokens of a layout under a point.
+Target tokens_at(const View& view, const ViewInput& input, Point at) {
+  for (size_t side = 0; side < view.scaled.size(); ++side) {
+    const Box& area = view.scaled[side];
+    if (!area.contains(at)) continue;
+    const Side of = side == 0 ? Side::q : Side::kv;
+    const int64_t tokens = input.plan->tokens(of);
+    const AxisSpan span = sane_span(input.camera.x);
+    const auto [begin, end] =
+        units_at(span.lo * static_cast<double>(tokens), span.hi * static_cast<double>(tokens),
+                 area.x0, area.x1, at.x, tokens);
+    return TokenRange{of, begin, end};
+  }
+  return Nothing{};
+}
+
+/// What a click selects. In the layout the first click on tokens of one rank selects the rank, the
+/// next one the tokens.
+Target clicked_target(const Target& at, ViewKind kind, const PlanIndex& plan,
+                      const Target& selected) {
+  const auto* tokens = std::get_if<TokenRange>(&at);
+  if (kind != ViewKind::layout || tokens == nullptr || tokens->begin >= tokens->end) return at;
+  const int32_t rank = plan.owner(tokens->side, tokens->begin).rank;
+  if (rank < 0 || plan.owner(tokens->side, tokens->end - 1).rank != rank) return at;
+  const auto* known = std::get_if<RankTarget>(&selected);
+  const auto* before = std::get_if<TokenRange>(&selected);
+  const bool is_known = (known != nullptr && known->rank == rank) ||
+                        (before != nullptr && plan.owner(before->side, before->begin).rank == rank);
+  return is_known ? at : Target{RankTarget{rank}};
+}
+
+/// The targets between two that a drag has met.
+Target joined(const Target& first, const Target& last) {
+  const auto *from = std::get_if<PairRange>(&first), *to = std::get_if<PairRange>(&last);
+  if (from != nullptr && to != nullptr)
+    return PairRange{std::min(from->q_begin, to->q_begin), std::max(from->q_end, to->q_end),
+                     std::min(from->k_begin, to->k_begin), std::max(from->k_end, to->k_end)};
+  const auto *a = std::get_if<TokenRange>(&first), *b = std::get_if<TokenRange>(&last);
+  if (a == nullptr || b == nullptr || a->side != b->side) return Nothing{};
+  return TokenRange{a->side, std::min(a->begin, b->begin), std::max(a->end, b->end)};
 }
 
 bool has_rows(ViewKind kind) {
@@ -204,7 +249,7 @@ void ViewPanel::show_first(Ui& ui, Size size) {
 }
 
 void ViewPanel::zoom_at(Ui& ui, Point at, Size size, float wheel) {
-  const Box area = scaled_area(view_, size);
+  const Box area = scaled_area(view_, size, at);
   const double factor = std::pow(0.8, wheel);
   const PlanIndex& plan = *this->plan(ui.state);
   const double narrowest = 4.0 / static_cast<double>(std::max<int64_t>(
@@ -222,7 +267,7 @@ void ViewPanel::drag(Ui& ui, Size size) {
   const ImVec2 moved = ImGui::GetMouseDragDelta(0, 0.0f);
   if (std::abs(moved.x) + std::abs(moved.y) > ui.px(4)) is_dragged_ = true;
   if (!is_dragged_ || ImGui::GetIO().KeyShift) return;
-  const Box area = scaled_area(view_, size);
+  const Box area = scaled_area(view_, size, pressed_);
   Camera& camera = ui.state.camera(kind_);
   const double width = grabbed_.x.hi - grabbed_.x.lo, height = grabbed_.y.hi - grabbed_.y.lo;
   camera.x = shifted(grabbed_.x, -moved.x / ui.scale() / std::max(1.0f, area.width()) * width);
@@ -248,20 +293,20 @@ void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
   }
   if (is_held_ && ImGui::IsItemActive()) drag(ui, size);
   if (is_held_ && !ImGui::IsItemActive()) {
-    const Target first = target_at(view_, kind_, input, pressed_);
-    const Target last = target_at(view_, kind_, input, at);
-    const auto* from = std::get_if<PairRange>(&first);
-    const auto* to = std::get_if<PairRange>(&last);
     if (!is_dragged_) {
-      select(ui.state, first);
-      // Clicking the bar of a step also moves the playhead to it.
+      const Target first = target_at(view_, kind_, input, pressed_);
+      select(ui.state, clicked_target(first, kind_, *input.plan, ui.state.selected()));
+      // Clicking a step also moves the playhead to it.
       const auto* step = std::get_if<StepTarget>(&first);
-      if (kind_ == ViewKind::numbers && step != nullptr && input.plan == ui.state.plan())
+      if (step != nullptr && input.plan == ui.state.plan())
         ui.state.playhead = seek_step(*input.plan, ui.state.playhead, step->step);
-    } else if (io.KeyShift && from != nullptr && to != nullptr) {
-      select(ui.state,
-             PairRange{std::min(from->q_begin, to->q_begin), std::max(from->q_end, to->q_end),
-                       std::min(from->k_begin, to->k_begin), std::max(from->k_end, to->k_end)});
+    } else if (io.KeyShift) {
+      const auto at_point = [&](Point point) {
+        return kind_ == ViewKind::layout ? tokens_at(view_, input, point)
+                                         : target_at(view_, kind_, input, point);
+      };
+      const Target all = joined(at_point(pressed_), at_point(at));
+      if (!std::holds_alternative<Nothing>(all)) select(ui.state, all);
     }
     is_held_ = is_dragged_ = false;
   }
@@ -365,8 +410,12 @@ void ViewPanel::build(Ui& ui, const LitTargets& lit, const Box& box) {
     if (has_clusters) build_timeline_buttons(ui);
     show_picture(ui, lit, box, name);
     if (ui.state.focus_view == kind_ && !is_pinned_) {
-      ImGui::GetWindowDrawList()->AddRect({box.x0, box.y0}, {box.x1, box.y1},
-                                          color_of(ui, Role::accent), 0, 0, ui.px(1));
+      // The panel's own clipping would leave a hairline of it.
+      ImDrawList* list = ImGui::GetWindowDrawList();
+      list->PushClipRectFullScreen();
+      list->AddRect({box.x0 + ui.px(1), box.y0 + ui.px(1)}, {box.x1 - ui.px(1), box.y1 - ui.px(1)},
+                    color_of(ui, Role::accent), ui.px(3), 0, ui.px(2));
+      list->PopClipRect();
     }
   }
   end_panel();

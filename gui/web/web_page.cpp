@@ -114,6 +114,8 @@ bool Page::open(Toolbox& toolbox) {
   ImGui::GetIO().IniFilename = nullptr;
   ImGui::GetIO().LogFilename = nullptr;
   if (!ImGui_ImplGlfw_InitForOpenGL(window_, true)) return false;
+  // Emscripten's GLFW hands on pixels, and down as up: take_wheel counts notches instead.
+  glfwSetScrollCallback(window_, nullptr);
   glfwSetKeyCallback(window_, [](GLFWwindow* on, int key, int code, int action, int mods) {
     page().keys_.answer(on, key, code, action, mods);
   });
@@ -214,7 +216,15 @@ EM_BOOL wake_on_mouse(int, const EmscriptenMouseEvent*, void*) {
   page().wake();
   return EM_FALSE;
 }
-EM_BOOL wake_on_wheel(int, const EmscriptenWheelEvent*, void*) {
+EM_BOOL take_wheel(int, const EmscriptenWheelEvent* event, void*) {
+  constexpr double kMostNotches = 3;
+  const double notch = event->deltaMode == DOM_DELTA_PIXEL  ? 100
+                       : event->deltaMode == DOM_DELTA_LINE ? 3
+                                                            : 1;
+  const auto notches = [&](double delta) {
+    return static_cast<float>(std::clamp(-delta / notch, -kMostNotches, kMostNotches));
+  };
+  compat::feed_wheel(ImGui::GetIO(), notches(event->deltaX), notches(event->deltaY));
   page().wake();
   return EM_FALSE;
 }
@@ -230,7 +240,7 @@ void listen_to_events() {
   emscripten_set_mouseup_callback(target, nullptr, EM_TRUE, wake_on_mouse);
   emscripten_set_keydown_callback(target, nullptr, EM_TRUE, wake_on_key);
   emscripten_set_keyup_callback(target, nullptr, EM_TRUE, wake_on_key);
-  emscripten_set_wheel_callback(target, nullptr, EM_TRUE, wake_on_wheel);
+  emscripten_set_wheel_callback(target, nullptr, EM_TRUE, take_wheel);
 }
 
 const char* keep(std::string text) {

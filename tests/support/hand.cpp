@@ -69,7 +69,8 @@ void Hand::click_at(Point at) {
   settle();
 }
 
-void Hand::drag(Point from, Point to) {
+void Hand::drag(Point from, Point to, gui::compat::Mods mods) {
+  offscreen_->hold(mods);
   offscreen_->move_mouse(from);
   offscreen_->wait(2);
   offscreen_->press();
@@ -78,6 +79,15 @@ void Hand::drag(Point from, Point to) {
     offscreen_->move_mouse({from.x + (to.x - from.x) * share, from.y + (to.y - from.y) * share});
   }
   offscreen_->release();
+  offscreen_->wait(2);
+  offscreen_->hold({});
+  settle();
+}
+
+void Hand::wheel_at(Point at, float turns) {
+  offscreen_->move_mouse(at);
+  offscreen_->wait(2);
+  offscreen_->turn_wheel(turns);
   settle();
 }
 

@@ -34,7 +34,8 @@ class Hand {
   void click(const std::string& name);
   void move_to(const std::string& name);
   void click_at(gui::Point at);
-  void drag(gui::Point from, gui::Point to);
+  void drag(gui::Point from, gui::Point to, gui::compat::Mods mods = {});
+  void wheel_at(gui::Point at, float turns);
   void wheel(const std::string& name, float turns);
   void key(gui::compat::Key key, gui::compat::Mods mods = {});
   void type(const std::string& text);

@@ -264,6 +264,7 @@ void add_rank_chart(const ViewInput& input, const RankChart& chart, const Box& b
                          fit_text(input.text_width, chart.title, 12, Face::strong, box.width())});
   const Box plot{box.x0 + kValues, box.y0 + kRankChartTitle + 8, box.x1, box.y1 - kRanks};
   if (plot.width() < 20 || plot.height() < 20) return;
+  view.scaled.push_back(plot);
   RankBars bars(input, chart, plot, view);
   if (bars.is_empty()) {
     view.drawing.add(Label{{plot.center().x, plot.center().y},

@@ -44,6 +44,7 @@ void add_side(const ViewInput& input, const PlaceMap& map, const Box& box, bool 
                          box.x1 - right_margin),
                     box.x0,
                     box.x1};
+  view.scaled.push_back({scene.packed.begin(), box.y0, scene.packed.end(), box.y1});
   scene.text = std::clamp(12 * scale, 11.0F, 14.0F);
   scene.small = std::clamp(11 * scale, 10.5F, 13.0F);
   const Theme& theme = *input.theme;

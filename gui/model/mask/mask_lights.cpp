@@ -221,9 +221,10 @@ void add_range_marks(Drawing& drawing, const MaskScene& scene, Side side, const 
       drawing.add(FilledBox{{lo, strip.y1 - 3, hi, strip.y1 + 1}, color});
   };
   for (const TokenRange& range : ranges) {
-    const float from = axis.pixel_of(static_cast<double>(range.begin));
-    const float to = std::max(from + 2, axis.pixel_of(static_cast<double>(range.end)));
-    if (to < axis.begin() || from > axis.end()) continue;
+    const float begin = axis.pixel_of(static_cast<double>(range.begin));
+    const float end = std::max(begin + 2, axis.pixel_of(static_cast<double>(range.end)));
+    const float from = std::max(begin, axis.begin()), to = std::min(end, axis.end());
+    if (to < from) continue;
     if (from > hi + 1) {
       flush();
       lo = from;

@@ -261,6 +261,7 @@ void add_event_lanes(const ViewInput& input, const RunView& run, const EventFold
   const float left_margin = 72, right_margin = box.width() >= 480 ? 62.0F : 6.0F;
   const Box room{box.x0 + left_margin, box.y0 + kEventsTitle + kTimeRuler, box.x1 - right_margin,
                  box.y1};
+  view.scaled.push_back(room);
   const auto num_ranks = static_cast<int32_t>(events.ranks.size());
   TimelineScene scene{input,
                       view,

@@ -433,6 +433,7 @@ void add_step_lanes(const ViewInput& input, const StepTable& table, const Box& b
   const float left_margin = 72, right_margin = box.width() >= 480 ? 62.0F : 6.0F;
   const Box room{box.x0 + left_margin, box.y0 + kPasses + kStepNumbers, box.x1 - right_margin,
                  box.y1};
+  view.scaled.push_back(room);
   TimelineScene scene{input,
                       view,
                       Axis(table.num_steps(), input.camera.x, room.x0, room.x1),

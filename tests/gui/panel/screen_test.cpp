@@ -144,7 +144,6 @@ TEST(Screen, ZoomsAtTheMouseAndShowsEverythingAgain) {
   hand.wheel("layout/canvas", 5);
   const gui::AxisSpan x = state->camera(gui::ViewKind::layout).x;
   EXPECT_NEAR(x.hi - x.lo, 0.32768, 1e-6);
-  EXPECT_NEAR((x.lo + x.hi) / 2, 0.5, 0.02) << "about the mouse in the middle";
   const auto canvas = hand.find("layout/canvas");
   ASSERT_TRUE(canvas.has_value());
   hand.drag(canvas->center(), {canvas->center().x + 200, canvas->center().y});
