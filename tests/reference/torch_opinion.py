@@ -189,18 +189,23 @@ def find_places(scenario, layout, tokens, kv_tokens):
 
 
 def slice_mask(slices, query_ids, key_ids):
-    """Union of the slices; ids count valid tokens through the batch."""
+    """Union of the slices; ids count valid tokens through the batch, one after another."""
     visible = torch.zeros(query_ids.shape[0], key_ids.shape[1], dtype=torch.bool)
+    if visible.numel() == 0:
+        return visible
+    first_query, first_key = int(query_ids[0, 0]), int(key_ids[0, 0])
     for q0, q1, k0, k1, kind in slices:
-        inside = (query_ids >= q0) & (query_ids < q1) & (key_ids >= k0) & (key_ids < k1)
+        rows = slice(max(q0 - first_query, 0), max(q1 - first_query, 0))
+        columns = slice(max(k0 - first_key, 0), max(k1 - first_key, 0))
+        queries, keys = query_ids[rows], key_ids[:, columns]
         # Bottom-right: last query with last key. Top-left: first query with first key.
-        below = (key_ids - (k1 - 1)) <= (query_ids - (q1 - 1))
-        above = (key_ids - k0) >= (query_ids - q0)
-        visible |= {
-            "full": inside,
-            "causal": inside & below,
-            "inv_causal": inside & above,
-            "bi_causal": inside & below & above,
+        below = (keys - (k1 - 1)) <= (queries - (q1 - 1))
+        above = (keys - k0) >= (queries - q0)
+        visible[rows, columns] |= {
+            "full": torch.ones_like(below),
+            "causal": below,
+            "inv_causal": above,
+            "bi_causal": below & above,
         }[kind]
     return visible
 

@@ -314,6 +314,11 @@ TEST(NcclExecutor, TimesEveryTransferBetweenRanks) {
     for (const CommType comm_type : {CommType::p2p, CommType::all_gather, CommType::group_cast,
                                      CommType::token_ring, CommType::gather_q}) {
       Scenario scenario = scenario_of_ranks(4);
+      // What only some communication types have.
+      scenario.parallel.kv_replicated = 0;
+      scenario.parallel.heads_per_stage = 0;
+      scenario.parallel.group_rule = GroupRule::all_ranks;
+      scenario.parallel.cp_sizes.clear();
       scenario.parallel.comm_type = comm_type;
       const auto plan = plan_unless_refused(scenario);
       ASSERT_TRUE(plan) << to_name(comm_type);
