@@ -275,6 +275,29 @@ class WebPage(unittest.TestCase):
         self.assertEqual(page.downloaded("cpscope.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
         self.assertEqual(json.loads(page.downloaded("cpscope.json").read_text())["scenario"], page.scenario())
 
+    def testZoomsANotchInTheDirectionOfTheWheelAndWhereTheMouseIs(self):
+        page = self.open("#zigzag")
+        x, y = page.place("layout/chunk/q/0")
+        hand = ActionBuilder(page.driver)
+        hand.pointer_action.move_to_location(x, y).pause(0.2)
+        hand.perform()
+
+        def turn(pixels):
+            page.driver.execute_script(
+                "document.querySelector('canvas').dispatchEvent(new WheelEvent('wheel', {deltaY: arguments[0], bubbles: true, cancelable: true}))",
+                pixels)
+            time.sleep(0.2)
+            page.rest()
+            low, high = page.state()["cameras"]["layout"]["x"]
+            return low, high
+
+        low, high = turn(-100)
+        self.assertAlmostEqual(high - low, 0.8, places=3)
+        self.assertLess(low, 0.03)
+        for pixels in (100, 3):
+            low, high = turn(pixels)
+            self.assertAlmostEqual(high - low, 1, places=6)
+
     def testFindsWhatIsTyped(self):
         page = self.open("#zigzag")
         page.press_with_control("f")
