@@ -256,30 +256,29 @@ Lesson lesson_reorders() {
 }
 
 Lesson lesson_padding() {
-  return {
-      "Padding between sequences",
-      "Which rows does no token own, and what may they hold?",
-      {{.scenario = "thd_padding_p2p",
-        .prepare = clear_selection,
-        .view = ViewKind::layout,
-        .text = words::padding_fills_slots,
-        .ask = "Select padding: click the word above, or hold Shift and drag over it in the layout",
-        .is_done = has_padding_selected,
-        .perform = [](AppState& s) { select(s, first_padding(*s.plan())); }},
-       {.scenario = "thd_padding_p2p",
-        .select = first_padding,
-        .view = ViewKind::layout,
-        .text = words::padding_is_unseen,
-        .ask = "Focus the mask view: no slice covers the selection",
-        .is_done = [](const AppState& s) { return s.focus_view == ViewKind::mask; },
-        .perform = [](AppState& s) { apply_command(s, "view.focus.mask"); }},
-       {.scenario = "thd_padding_p2p",
-        .prepare = [](AppState& s) { s.focus_rank = 0; },
-        .view = ViewKind::layout,
-        .text = words::padding_by_rank,
-        .ask = "Look at the next rank with the key ]",
-        .is_done = [](const AppState& s) { return s.focus_rank > 0; },
-        .perform = [](AppState& s) { apply_command(s, "rank.next"); }}}};
+  return {"Padding between sequences",
+          "Which rows does no token own, and what may they hold?",
+          {{.scenario = "thd_padding_p2p",
+            .prepare = clear_selection,
+            .view = ViewKind::layout,
+            .text = words::padding_fills_slots,
+            .ask = "Select padding: click the word above or Shift-drag over it in the layout",
+            .is_done = has_padding_selected,
+            .perform = [](AppState& s) { select(s, first_padding(*s.plan())); }},
+           {.scenario = "thd_padding_p2p",
+            .select = first_padding,
+            .view = ViewKind::layout,
+            .text = words::padding_is_unseen,
+            .ask = "Focus the mask view: no slice covers the selection",
+            .is_done = [](const AppState& s) { return s.focus_view == ViewKind::mask; },
+            .perform = [](AppState& s) { apply_command(s, "view.focus.mask"); }},
+           {.scenario = "thd_padding_p2p",
+            .prepare = [](AppState& s) { s.focus_rank = 0; },
+            .view = ViewKind::layout,
+            .text = words::padding_by_rank,
+            .ask = "Look at the next rank with the key ]",
+            .is_done = [](const AppState& s) { return s.focus_rank > 0; },
+            .perform = [](AppState& s) { apply_command(s, "rank.next"); }}}};
 }
 
 Lesson lesson_merging() {

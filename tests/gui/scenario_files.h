@@ -3,10 +3,13 @@
 #include "gui/app/app_state.h"
 
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
+
+#include <gtest/gtest.h>
 
 namespace cpscope::tests {
 
@@ -27,6 +30,17 @@ inline gui::ScenarioSource read_scenarios_of(const std::string& folder) {
     text << file.rdbuf();
     return text.str();
   };
+}
+
+/// A state with a scenario of the folder open; menus list a few of its names.
+inline std::unique_ptr<gui::AppState> open_example_of(const std::string& folder,
+                                                      const std::string& name) {
+  auto state = std::make_unique<gui::AppState>();
+  state->services.scenario_source = read_scenarios_of(folder);
+  state->services.scenario_names = {"zigzag", "contiguous_idle", "striped", "thd_padding_p2p"};
+  EXPECT_TRUE(open_shipped(*state, name));
+  settle(*state);
+  return state;
 }
 
 }  // namespace cpscope::tests

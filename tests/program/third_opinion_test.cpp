@@ -27,8 +27,7 @@ Scenario spelled_out(Scenario scenario) {
 /// Runs the scenario in fp64 and records it. False when it is refused or too long for a test.
 bool record_walk(Toolbox& toolbox, const Scenario& scenario, const std::filesystem::path& path) {
   CaseOutcome outcome =
-      run_case(toolbox, scenario,
-               {.executor = "", .poison = true, .max_flops = is_wide_sweep() ? 4e9 : 1e9});
+      run_case(toolbox, scenario, {.executor = "", .poison = true, .max_flops = 4e9});
   if (outcome.status != CaseStatus::pass) {
     EXPECT_NE(outcome.status, CaseStatus::fail) << outcome.reason;
     return false;

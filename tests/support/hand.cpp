@@ -92,9 +92,7 @@ void Hand::wheel_at(Point at, float turns) {
 }
 
 void Hand::wheel(const std::string& name, float turns) {
-  move_to(name);
-  offscreen_->turn_wheel(turns);
-  settle();
+  if (const std::optional<gui::Box> box = find(name)) wheel_at(box->center(), turns);
 }
 
 void Hand::key(gui::compat::Key key, gui::compat::Mods mods) {

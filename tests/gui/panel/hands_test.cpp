@@ -21,12 +21,7 @@ using gui::compat::Key;
 using gui::compat::Mods;
 
 std::unique_ptr<AppState> open_shipped_example(const std::string& name) {
-  auto state = std::make_unique<AppState>();
-  state->services.scenario_source = read_scenarios_of(CPSCOPE_SCENARIOS);
-  state->services.scenario_names = {"zigzag", "contiguous_idle", "striped", "thd_padding_p2p"};
-  EXPECT_TRUE(open_shipped(*state, name));
-  settle(*state);
-  return state;
+  return open_example_of(CPSCOPE_SCENARIOS, name);
 }
 
 /// The share of a view's axis that is at a share of the shown part.

@@ -14,14 +14,8 @@ namespace {
 
 using gui::AppState;
 
-/// A state with a shipped scenario open.
 std::unique_ptr<AppState> open_example(const std::string& name) {
-  auto state = std::make_unique<AppState>();
-  state->services.scenario_source = read_scenarios_of(CPSCOPE_SCENARIOS);
-  state->services.scenario_names = {"zigzag", "contiguous_idle", "thd_padding_p2p"};
-  EXPECT_TRUE(open_shipped(*state, name));
-  settle(*state);
-  return state;
+  return open_example_of(CPSCOPE_SCENARIOS, name);
 }
 
 using gui::compat::Key;
