@@ -136,17 +136,18 @@ class Link:
             raise input_error(f"judge={judge}: there is no such rank in the group", f"0 to {self.size - 1}")
         if self.size == 1:
             return
-        self._gloo = dist.new_group(self._ranks, backend="gloo", use_local_synchronization=True,
-                                    timeout=datetime.timedelta(seconds=max(timeout, 1.0)))
         self._store = dist.distributed_c10d._get_default_store()
-        import uuid
-        given: list[Any] = [None] * self.size
-        dist.all_gather_object(given, (uuid.uuid4().hex, terms), group=self._gloo)
-        self._key = f"cpscope/watch/{given[judge][0]}"
-        for rank, (_, theirs) in enumerate(given):
-            if theirs != given[0][1]:
-                self.close()
-                raise input_error(f"ranks 0 and {rank} watch in different ways: {given[0][1]}, {theirs}", "give the same on all ranks")
+        # dist.new_group of PyTorch 2.11 names a group by how many there are: the one after a closed watch reads that one's addresses.
+        # This counts how many watches these ranks have made.
+        mine = f"cpscope/watch/{'_'.join(map(str, self._ranks))}"
+        self._key = f"{mine}/{self._store.add(f'{mine}/{self.rank}', 1)}"
+        self.put("made", str(self.rank), json.dumps(terms))
+        given = [json.loads(self._store.get(f"{self._key}/made/{rank}")) for rank in range(self.size)]
+        for rank, theirs in enumerate(given):
+            if theirs != given[0]:
+                raise input_error(f"ranks 0 and {rank} watch in different ways: {given[0]}, {theirs}", "give the same on all ranks")
+        self._gloo = dist.ProcessGroupGloo(dist.PrefixStore(f"{self._key}/gloo", self._store), self.rank, self.size,
+                                           datetime.timedelta(seconds=max(timeout, 1.0)))
 
     @property
     def is_judge(self) -> bool:
@@ -169,23 +170,16 @@ class Link:
 
     def send(self, tensor: Any) -> None:
         import torch  # type: ignore[import-not-found,unused-ignore]
-        import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
-        dist.send(tensor.contiguous().view(-1).view(torch.uint8), self._ranks[self.judge], group=self._gloo)
+        self._gloo.send([tensor.contiguous().view(-1).view(torch.uint8)], self.judge, 0).wait()
 
     def receive(self, rank: int, shape: list[int], dtype: str) -> Any:
         import torch  # type: ignore[import-not-found,unused-ignore]
-        import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
         tensor = torch.empty(shape, dtype=getattr(torch, dtype))
-        dist.recv(tensor.view(-1).view(torch.uint8), self._ranks[rank], group=self._gloo)
+        self._gloo.recv([tensor.view(-1).view(torch.uint8)], rank, 0).wait()
         return tensor
 
     def close(self) -> None:
-        if self._gloo is None:
-            return
-        import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
-        gloo, self._gloo = self._gloo, None
-        if dist.is_initialized():
-            dist.destroy_process_group(gloo)
+        self._gloo = None
 
 
 def _is_distributed() -> bool:
