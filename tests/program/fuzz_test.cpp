@@ -122,6 +122,23 @@ TEST(Fuzz, ShrinksAFailureToWhatItNeeds) {
   EXPECT_EQ(again.finding->check, report.finding->check);
 }
 
+TEST(Fuzz, DrawsOneDtypeAloneAndCountsAsWithoutThatWish) {
+  Toolbox toolbox = make_harmed_toolbox(nullptr);
+  const FuzzReport report =
+      fuzz(toolbox, "", {.seed = 5, .count = 40, .seconds = 0, .dtype = "fp8"}, {});
+  EXPECT_FALSE(report.finding) << print_finding(report);
+  EXPECT_EQ(report.drawn, 40);
+  ASSERT_EQ(report.passed_by_dtype.size(), 1U);
+  EXPECT_EQ(report.passed_by_dtype[0].first, "fp8");
+
+  toolbox = make_harmed_toolbox(lose_a_value);
+  const FuzzReport failed =
+      fuzz(toolbox, "", {.seed = 1, .count = 200, .seconds = 0, .dtype = "bf16"}, {});
+  ASSERT_TRUE(failed.finding);
+  EXPECT_EQ(failed.failed, draw_fuzz_scenario(1, failed.failed_draw));
+  EXPECT_EQ(failed.failed.numerics.dtype, Dtype::bf16);
+}
+
 /// Wrong in a way that the budget of 16 bits forgives, and the equivalent splits of fp64 do not:
 /// a hundred-thousandth of a budget, on striped layouts only.
 void bend_striped(const Plan& plan, RunOutput& output) {

@@ -24,6 +24,7 @@ struct FuzzArguments {
   int64_t count = 0;      // draws; 0: as many as the time allows
   int64_t first = 0;      // number of the first draw
   uint64_t seed = 1;
+  std::string dtype;  // of the draws; empty: every one
   OutputFiles files;
   bool json = false;
 };
@@ -174,8 +175,9 @@ CaseFindings find_none(const FuzzArguments& options, const FuzzReport& found, do
   CaseFindings findings = make_findings("", "", std::move(outcome));
   findings.name = fmt::format("{} draws of seed {}", found.drawn, options.seed);
   findings.replay = fmt::format(
-      "cpscope fuzz --seed {} --first {} --count {} --seconds 0{}", options.seed, options.first,
-      found.drawn, options.executor.empty() ? "" : " --executor " + quote_word(options.executor));
+      "cpscope fuzz --seed {} --first {} --count {} --seconds 0{}{}", options.seed, options.first,
+      found.drawn, options.dtype.empty() ? "" : " --dtype " + options.dtype,
+      options.executor.empty() ? "" : " --executor " + quote_word(options.executor));
   return findings;
 }
 
@@ -191,7 +193,8 @@ int command_fuzz(const FuzzArguments& options, const Tools& tools) {
                 {.seed = options.seed,
                  .first = static_cast<uint64_t>(options.first),
                  .count = options.count,
-                 .seconds = options.seconds},
+                 .seconds = options.seconds,
+                 .dtype = options.dtype},
                 bar.phase("fuzz"));
   };
   const FuzzReport found = run();
@@ -240,6 +243,9 @@ Command add_fuzz(CLI::App& app, const Tools& tools) {
   fuzz->add_option("--seed", options->seed, "which draws (default 1)")->check(whole_number());
   fuzz->add_option("--first", options->first, "number of the first draw (default 0)")
       ->check(whole_number());
+  fuzz->add_option("--dtype", options->dtype,
+                   "only draws of this dtype: fp64, fp32, fp16, bf16 or fp8 (default all)")
+      ->check(CLI::IsMember({"fp64", "fp32", "fp16", "bf16", "fp8"}));
   fuzz->add_option("--out", options->out_path,
                    "where the smallest failing scenario goes (default cpscope-fuzz-SEED-DRAW.toml)")
       ->check(kNotEmpty);

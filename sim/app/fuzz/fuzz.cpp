@@ -373,18 +373,27 @@ FuzzReport fuzz(Toolbox& toolbox, const std::string& executor, const FuzzPlan& p
   // Only the CPU's executor serves several threads at once.
   const int threads = executor.empty() || executor == "cpu" ? 0 : 1;
   FuzzReport report;
+  uint64_t next = plan.first;
   for (int64_t done = 0; plan.count == 0 || done < plan.count; done += kRound) {
     if (plan.seconds > 0 && seconds() >= plan.seconds) break;
     const int64_t round = plan.count == 0 ? kRound : std::min(kRound, plan.count - done);
-    std::vector<Scenario> drawn(static_cast<size_t>(round));
-    std::vector<FuzzResult> results(static_cast<size_t>(round));
+    std::vector<uint64_t> indices;
+    std::vector<Scenario> drawn;
+    while (std::ssize(drawn) < round) {
+      CrashNotes::name_draw(plan.seed, next);
+      Scenario scenario = draw_fuzz_scenario(plan.seed, next);
+      if (plan.dtype.empty() || dtype_name(scenario.numerics) == plan.dtype) {
+        indices.push_back(next);
+        drawn.push_back(std::move(scenario));
+      }
+      ++next;
+    }
+    std::vector<FuzzResult> results(drawn.size());
     for_each_index(
         round,
         [&](int64_t n) {
-          const uint64_t index = plan.first + static_cast<uint64_t>(done + n);
           const auto at = static_cast<size_t>(n);
-          CrashNotes::name_draw(plan.seed, index);
-          drawn[at] = draw_fuzz_scenario(plan.seed, index);
+          CrashNotes::name_draw(plan.seed, indices[at]);
           results[at] = try_scenario(toolbox, executor, drawn[at]);
         },
         threads);
@@ -393,7 +402,7 @@ FuzzReport fuzz(Toolbox& toolbox, const std::string& executor, const FuzzPlan& p
       if (!results[n].finding) continue;
       report.finding = results[n].finding;
       report.failed = std::move(drawn[n]);
-      report.failed_draw = plan.first + static_cast<uint64_t>(done) + n;
+      report.failed_draw = indices[n];
       return report;
     }
     if (!progress) continue;

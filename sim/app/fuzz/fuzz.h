@@ -54,12 +54,14 @@ Scenario shrink_scenario(Toolbox& toolbox, const std::string& executor, const Sc
                          const FuzzFinding& finding, int64_t most_trials);
 
 /// Draws to try: from number `first` of the seed on, `count` of them (0 = no limit) or as many as
-/// `seconds` allow (0 = no limit).
+/// `seconds` allow (0 = no limit); draws of another dtype than `dtype` are neither tried nor
+/// counted.
 struct FuzzPlan {
   uint64_t seed = 1;
   uint64_t first = 0;
   int64_t count = 0;
   double seconds = 60.0;
+  std::string dtype = {};  // as dtype_name says it; empty: every one
 };
 
 struct FuzzReport {
