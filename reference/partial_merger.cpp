@@ -33,9 +33,7 @@ T PartialMerger<T>::sink_of(int32_t head) const {
 template <class T>
 void PartialMerger<T>::merge(const MergeItem& item) {
   const BufferSpec& spec = plan_.buffer(item.into);
-  const bool has_lse_alone = item.partial != kNoBuffer && spec.kind == BufferKind::out &&
-                             plan_.buffer(item.partial).kind == BufferKind::stats;
-  if (has_lse_alone) return merge_lse(item);
+  if (has_lse_alone(plan_, item)) return merge_lse(item);
   if (spec.kind == BufferKind::out) return merge_out(item);
   merge_sum(item, &BufferMemory<T>::first);
   merge_sum(item, &BufferMemory<T>::second);

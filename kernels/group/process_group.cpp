@@ -117,9 +117,7 @@ class ProcessGroup::State {
     std::unique_lock lock(mutex_);
     const DataHead head{Collective::broadcast, next_sequence_++};
     if (place_.process != 0) return take_from(0, head, lock);
-    if (stopped_) return notice();
-    queue_for_all(MessageKind::data, encode_data(head, bytes));
-    wake();
+    if (const auto stopped = send_to_all(head, bytes, lock)) return *stopped;
     return bytes;
   }
 
@@ -128,9 +126,7 @@ class ProcessGroup::State {
     const DataHead head{Collective::gather, next_sequence_++};
     std::vector<Bytes> all;
     if (place_.process != 0) {
-      if (stopped_) return notice();
-      queue_for_all(MessageKind::data, encode_data(head, bytes));
-      wake();
+      if (const auto stopped = send_to_all(head, bytes, lock)) return *stopped;
       return all;
     }
     all.push_back(std::move(bytes));
@@ -156,8 +152,25 @@ class ProcessGroup::State {
     [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
   }
 
+  /// Sends data to every process that this one is connected to. It is copied without the lock,
+  /// because the copy of many GiB takes longer than a heartbeat may.
+  std::optional<Error> send_to_all(const DataHead& head, const Bytes& bytes,
+                                   std::unique_lock<std::mutex>& lock) {
+    lock.unlock();
+    const auto wire =
+        std::make_shared<const Bytes>(frame_message(MessageKind::data, encode_data(head, bytes)));
+    lock.lock();
+    if (stopped_) return notice();
+    queue_for_all(wire);
+    wake();
+    return std::nullopt;
+  }
+
   void queue_for_all(MessageKind kind, const Bytes& body) {
-    const auto wire = std::make_shared<const Bytes>(frame_message(kind, body));
+    queue_for_all(std::make_shared<const Bytes>(frame_message(kind, body)));
+  }
+
+  void queue_for_all(const std::shared_ptr<const Bytes>& wire) {
     for (Connection& connection : connections_) {
       if (connection.is_open() && !is_leaving_) connection.queue(wire);
     }

@@ -224,7 +224,6 @@ class RankEngine {
   void merge_out(const MergeItem& item, bool rounds, Stream stream);
   void merge_sums(const MergeItem& item, bool second, bool rounds, Stream stream);
   int64_t merged_rows(const MergeItem& item) const;
-  bool has_lse_alone(const MergeItem& item) const;
   void sum_kept_partials(BufferId into, Stream stream);
   void settle(const TransferItem& item, Stream stream);
   void load_rows(const Tensor& tensor, RunListId tokens, BufferId buffer, bool second,

@@ -89,6 +89,8 @@ void RankEngine::rotate_home(RankId rank, double direction, Stream stream) {
   const bool is_input = direction > 0;
   rotate_rows(is_input ? home.q : home.dq, plan_.q_lists[rank], Side::q, direction, stream);
   rotate_rows(is_input ? home.kv : home.dkv, plan_.kv_lists[rank], Side::kv, direction, stream);
+  if (is_input && home.replica != kNoBuffer)
+    rotate_rows(home.replica, plan_.buffer(home.replica).tokens, Side::kv, direction, stream);
 }
 
 void RankEngine::rotate_rows(BufferId buffer, RunListId tokens, Side side, double direction,
@@ -127,7 +129,6 @@ void RankEngine::load(const RunInputs& inputs, Stream stream) {
       const RunListId shared = plan_.buffer(home.replica).tokens;
       load_rows(inputs.k, shared, home.replica, false, stream);
       load_rows(inputs.v, shared, home.replica, true, stream);
-      if (attention_.rope_theta > 0) rotate_rows(home.replica, shared, Side::kv, +1.0, stream);
     }
     if (home.d_out != kNoBuffer)
       load_rows(inputs.d_out, plan_.q_lists[rank], home.d_out, false, stream);

@@ -74,11 +74,6 @@ void RankEngine::merge_sums(const MergeItem& item, bool second, bool rounds, Str
   launch_sum_merge(merge, stream);
 }
 
-/// True if another rank sent the lse of its partial alone.
-bool RankEngine::has_lse_alone(const MergeItem& item) const {
-  return item.partial != kNoBuffer && plan_.buffer(item.partial).kind == BufferKind::stats;
-}
-
 /// Rows of the partial of a merge of `out`. Its buffer, or that of the accumulator, may be larger
 /// than the rows that it holds now.
 int64_t RankEngine::merged_rows(const MergeItem& item) const {
@@ -92,7 +87,7 @@ void RankEngine::plan_kept_partials() {
     if (!arrays_.holds(item.into)) return;
     size_t& count = counts[to_index(item.into)];
     if (item.order == 0) count = 0;
-    if (item.partial == kNoBuffer || has_lse_alone(item)) return;
+    if (item.partial == kNoBuffer || has_lse_alone(plan_, item)) return;
     std::vector<KeptPartials::Place>& places = kept_[to_index(item.into)].places;
     if (places.size() == count) places.emplace_back();
     KeptPartials::Place& place = places[count++];
@@ -135,7 +130,7 @@ void RankEngine::merge_out(const MergeItem& item, bool rounds, Stream stream) {
     into.lse = static_cast<float*>(arrays_.block(item.into, true, heads.begin).data);
   }
   OutRows partial = arrays_.out_rows(item.partial);
-  if (has_lse_alone(item)) {
+  if (has_lse_alone(plan_, item)) {
     partial.o = nullptr;  // that of a stats buffer is delta
     // Kept partials are scaled when they are sent.
     if (keeps_partials()) return launch_lse_join(shape, partial, into, stream);

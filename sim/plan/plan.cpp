@@ -94,6 +94,11 @@ bool has_all_heads(const Plan& plan, const MergeItem& item) {
   return plan.buffer(item.partial).heads == plan.buffer(item.into).heads;
 }
 
+bool has_lse_alone(const Plan& plan, const MergeItem& item) {
+  return item.partial != kNoBuffer && plan.buffer(item.partial).kind == BufferKind::stats &&
+         plan.buffer(item.into).kind == BufferKind::out;
+}
+
 Dtype wire_dtype(const TransferItem& item, const Numerics& numerics) {
   return item.wire_fp32 && numerics.dtype != Dtype::fp64 ? Dtype::fp32 : numerics.dtype;
 }

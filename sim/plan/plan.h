@@ -232,6 +232,9 @@ int64_t lanes_of(BufferKind kind, const Attention& attention);
 /// True if the item's partial has all heads of its accumulator.
 bool has_all_heads(const Plan& plan, const MergeItem& item);
 
+/// True if the item merges the lse of a partial, whose rows are on another rank.
+bool has_lse_alone(const Plan& plan, const MergeItem& item);
+
 /// The dtype of a transfer's values on the wire.
 Dtype wire_dtype(const TransferItem& item, const Numerics& numerics);
 
