@@ -3,6 +3,7 @@
 #include "kernels/attention/forward_tiles.h"
 #include "kernels/attention/gradient_dims.h"
 #include "kernels/attention/gradient_tiles.h"
+#include "kernels/attention/packed_heads.h"
 #include "kernels/device/launch.h"
 #include "kernels/device/work_items.h"
 #include "sim/base/check.h"
@@ -226,15 +227,10 @@ __global__ void __launch_bounds__(DecodeTiles<Instance, kStackCount>::kThreads, 
 
 constexpr int32_t kRowsOfStack = 16;
 
-/// The largest number of query heads of a KV head that fit a tile of this many rows with all query
-/// rows of a request, and divide the heads of the item; 0 if there is none.
+/// Query heads of a tile of this many rows that has all query rows of a request; 0 if there are
+/// none.
 int32_t heads_of_tile(const AttentionShape& shape, int32_t rows) {
-  for (int32_t heads = std::min(shape.group, rows / std::max(1, shape.slices.rows_together));
-       heads > 0; --heads) {
-    if (shape.group % heads == 0 && shape.first_head % heads == 0 && shape.num_heads % heads == 0)
-      return heads;
-  }
-  return 0;
+  return packed_heads(shape, rows / std::max(1, shape.slices.rows_together));
 }
 
 struct DecodeSizes {
@@ -283,16 +279,9 @@ TileShape decode_tile(const AttentionShape& shape) {
 }
 
 int64_t decode_part_bytes(const AttentionShape& shape, const TileList& list) {
-  return with_decode_tiles(shape, [&](auto /*instance*/, auto tiles, int32_t heads) {
-    using Tiles = decltype(tiles);
-    const int64_t rows =
-        int64_t{list.num_part_slots} * (shape.num_heads / heads) * (list.shape.owned_rows * heads);
-    return rows * Tiles::kSumLanes * int64_t{sizeof(float)};
+  return with_decode_tiles(shape, [&](auto /*instance*/, auto tiles, int32_t /*heads*/) {
+    return part_bytes(shape, list, decltype(tiles)::kSumLanes);
   });
-}
-
-int64_t num_decode_counters(const AttentionShape& shape, const TileList& list) {
-  return int64_t{list.num_cut_tiles} * (shape.num_heads / list.shape.heads);
 }
 
 void launch_decode_forward(const ForwardLaunch& launch, Stream stream) {

@@ -17,8 +17,6 @@ TileShape decode_tile(const AttentionShape& shape);
 
 /// Bytes of the launch's `parts`, for this list of query tiles; 0 if no tile is cut.
 int64_t decode_part_bytes(const AttentionShape& shape, const TileList& list);
-/// Number of the launch's `parts_done`.
-int64_t num_decode_counters(const AttentionShape& shape, const TileList& list);
 
 void launch_decode_forward(const ForwardLaunch& launch, Stream stream);
 

@@ -9,9 +9,13 @@
 #include <cmath>
 #include <cstdint>
 
-/// The end of a work item of the decode forward: sums of a CTA's warps, and of all parts of the
-/// keys, are merged and written.
+/// The end of a work item whose tile holds several heads of a query row, as in the forwards of
+/// decode steps and of latent attention: sums of a CTA's warps, and of all parts of the keys, are
+/// merged and written.
 namespace cpscope::kernels::device {
+
+/// Elements of a row of sums of P V: two more follow in memory, and rows begin in different banks.
+constexpr int sum_lanes(int head_dim_v) { return head_dim_v + 4; }
 
 /// Tiles and shared memory of a kernel that is compiled for a GradientInstance; kStackCount: stacks
 /// of 16 rows in a stationary tile.
@@ -24,6 +28,7 @@ struct DecodeTiles {
   static constexpr int kRows = 16 * kStacks;
   static constexpr int kWarps = kQk > 192 ? 2 : 4;
   static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kSumSets = kWarps;  // sums of the same rows in the shared memory
   static constexpr int kWarpKeys = kQk <= 64 ? 32 : 16;
   static constexpr int kWalkedRows = kWarps * kWarpKeys;
   static constexpr int kBuffers = kQk > 128 && kQk <= 192 ? 2 : 3;
@@ -35,8 +40,8 @@ struct DecodeTiles {
   static constexpr int kStreamBytes = kBuffers * kBufferBytes;  // of a warp
 
   // After the stream: the warps' sums, then what is known of each row.
-  static constexpr int kSumLanes = kV + 4;  // rows begin in different banks
-  static constexpr int kSums = kStreams;    // fp32 [warp][row][kSumLanes]
+  static constexpr int kSumLanes = sum_lanes(kV);
+  static constexpr int kSums = kStreams;  // fp32 [warp][row][kSumLanes]
   static constexpr int kNotes = kSums + kWarps * kRows * kSumLanes * 4;  // [warp][row] of RowSum
   static constexpr int kEnds = kNotes + kWarps * kRows * 8;              // [row] of RowEnd
   static constexpr int kFactors = kEnds + kRows * 12;  // of parts, fp32 [row][kMostKeyParts]
@@ -108,18 +113,18 @@ class DecodeRows {
     return first_head_ + row % params_.heads;
   }
 
-  /// Where a warp places the sums of a row, and what is known of its rows.
-  __device__ __forceinline__ float* sums_of(int32_t of_warp, int32_t row) const {
+  /// Where the sums of a row are placed, and what is known of the rows; set: of Tiles::kSumSets.
+  __device__ __forceinline__ float* sums_of(int32_t set, int32_t row) const {
     return reinterpret_cast<float*>(shared_ + Tiles::kSums) +
-           (of_warp * Tiles::kRows + row) * Tiles::kSumLanes;
+           (set * Tiles::kRows + row) * Tiles::kSumLanes;
   }
-  __device__ __forceinline__ RowSum* notes_of(int32_t of_warp) const {
-    return reinterpret_cast<RowSum*>(shared_ + Tiles::kNotes) + of_warp * Tiles::kRows;
+  __device__ __forceinline__ RowSum* notes_of(int32_t set) const {
+    return reinterpret_cast<RowSum*>(shared_ + Tiles::kNotes) + set * Tiles::kRows;
   }
 
-  /// After all warps have placed their sums.
+  /// After all warps have placed their sums, and a barrier.
   __device__ __forceinline__ void finish() const {
-    merge_warps();
+    if constexpr (Tiles::kSumSets > 1) merge_sets();
     const KeyPart part =
         launch_.query_tiles.parts == nullptr ? KeyPart{} : launch_.query_tiles.parts[item_.tile];
     if (part.count > 1) {
@@ -152,21 +157,22 @@ class DecodeRows {
       visit(i / kFours, i % kFours * 4);
   }
 
-  /// Merges the sums of all warps into those of warp 0.
-  __device__ __forceinline__ void merge_warps() const {
+  /// Merges all sets of sums into the first one.
+  __device__ __forceinline__ void merge_sets() const {
     const auto largest_of = [&](int32_t row) {
       float largest = notes_of(0)[row].largest;
 #pragma unroll
-      for (int w = 1; w < Tiles::kWarps; ++w) largest = fmaxf(largest, notes_of(w)[row].largest);
+      for (int set = 1; set < Tiles::kSumSets; ++set)
+        largest = fmaxf(largest, notes_of(set)[row].largest);
       return largest;
     };
     for_four_lanes([&](int32_t row, int32_t lane) {
       const float largest = largest_of(row);
       float sums[4] = {};
 #pragma unroll
-      for (int w = 0; w < Tiles::kWarps; ++w) {
-        const float factor = rescale(notes_of(w)[row].largest, largest);
-        const float* from = sums_of(w, row) + lane;
+      for (int set = 0; set < Tiles::kSumSets; ++set) {
+        const float factor = rescale(notes_of(set)[row].largest, largest);
+        const float* from = sums_of(set, row) + lane;
 #pragma unroll
         for (int e = 0; e < 4; ++e) sums[e] = fmaf(from[e], factor, sums[e]);
       }
@@ -179,8 +185,9 @@ class DecodeRows {
       const float largest = largest_of(thread());
       float sum = 0.0f;
 #pragma unroll
-      for (int w = 0; w < Tiles::kWarps; ++w)
-        sum = fmaf(notes_of(w)[thread()].sum, rescale(notes_of(w)[thread()].largest, largest), sum);
+      for (int set = 0; set < Tiles::kSumSets; ++set)
+        sum = fmaf(notes_of(set)[thread()].sum, rescale(notes_of(set)[thread()].largest, largest),
+                   sum);
       notes_of(0)[thread()] = {largest, sum};
     }
   }

@@ -101,22 +101,38 @@ struct RunningRows {
     }
   }
 
+  /// The largest score of row r, over the four lanes that share it.
+  template <int kTiles>
+  __device__ __forceinline__ static float largest_score(const float (&scores)[kStacks][kTiles][4],
+                                                        int r) {
+    float row_largest = -kInfinity;
+#pragma unroll
+    for (int e = 0; e < 2 * kTiles; ++e)
+      row_largest = fmaxf(row_largest, scores[r / 2][e / 2][r % 2 * 2 + e % 2]);
+    row_largest = fmaxf(row_largest, shuffle_xor(row_largest, 1));
+    return fmaxf(row_largest, shuffle_xor(row_largest, 2));
+  }
+
   /// Turns scores into weights relative to the rows' largest scores so far, and rescales the
   /// earlier sums to the same reference.
   template <int kTiles>
   __device__ __forceinline__ void weigh(float (&scores)[kStacks][kTiles][4], float unit_log2) {
+    float tops[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) tops[r] = largest_score(scores, r);
+    weigh(scores, unit_log2, tops);
+  }
+
+  /// The same; tops: the largest score of each row, here or in other warps.
+  template <int kTiles>
+  __device__ __forceinline__ void weigh(float (&scores)[kStacks][kTiles][4], float unit_log2,
+                                        const float (&tops)[kRows]) {
     float factors[kRows];
     bool has_new_largest = false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      float row_largest = -kInfinity;
-#pragma unroll
-      for (int e = 0; e < 2 * kTiles; ++e)
-        row_largest = fmaxf(row_largest, scores[r / 2][e / 2][r % 2 * 2 + e % 2]);
-      row_largest = fmaxf(row_largest, shuffle_xor(row_largest, 1));
-      row_largest = fmaxf(row_largest, shuffle_xor(row_largest, 2));
       const float before = largest[r];
-      largest[r] = fmaxf(before, row_largest * unit_log2);
+      largest[r] = fmaxf(before, tops[r] * unit_log2);
       has_new_largest = has_new_largest || largest[r] != before;
       const float subtracted = largest[r] == -kInfinity ? 0.0f : largest[r];
       factors[r] = exp2_approx(before - subtracted);

@@ -14,6 +14,7 @@
 #include "kernels/hopper/hopper_backward.h"
 #include "kernels/hopper/hopper_forward.h"
 #include "kernels/hopper/hopper_fp8_forward.h"
+#include "kernels/hopper/hopper_latent_forward.h"
 #include "sim/base/check.h"
 
 #include <algorithm>
@@ -44,7 +45,6 @@ std::string why_not_at_all(const AttentionShape& shape) {
 }
 
 constexpr const char* kPortableTerms = "bias, ALiBi and dropout are in the portable kernels alone";
-constexpr const char* kPortableLatent = "latent attention is in the portable kernels alone";
 
 /// Checks that a kernel reports its begin if another stream waits for that.
 void check_begun(const DeviceTiles& tiles, bool says_so) {
@@ -56,8 +56,10 @@ void check_begun(const DeviceTiles& tiles, bool says_so) {
 
 TileShape forward_tile_shape(Generation generation, const AttentionShape& shape) {
   if (is_decode(shape)) return decode_tile(shape);
-  if (generation == Generation::sm90)
+  if (generation == Generation::sm90) {
+    if (shape.is_latent) return hopper_latent_forward_tile_shape(shape);
     return shape.is_fp8 ? hopper_fp8_forward_tile_shape() : hopper_forward_tile_shape(shape);
+  }
   return is_fp32(shape) ? fp32_tile(shape) : portable_forward_tile(shape);
 }
 
@@ -80,11 +82,16 @@ TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& s
   return is_fp32(shape) ? fp32_tile(shape) : portable_key_gradient_tile(shape);
 }
 
+int64_t forward_part_bytes(const AttentionShape& shape, const TileList& list) {
+  if (list.num_cut_tiles == 0) return 0;
+  return shape.is_latent ? hopper_latent_part_bytes(shape, list) : decode_part_bytes(shape, list);
+}
+
 std::string why_not_forward(Generation generation, const AttentionShape& shape) {
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
   if (generation != Generation::sm90) return "";
   if (shape.has_terms) return kPortableTerms;
-  if (shape.is_latent) return kPortableLatent;
+  if (shape.is_latent) return why_not_hopper_latent_forward(shape);
   if (is_decode(shape)) return "";
   return shape.is_fp8 ? why_not_hopper_fp8_forward(shape) : why_not_hopper_forward(shape);
 }
@@ -93,7 +100,7 @@ std::string why_not_backward(Generation generation, const AttentionShape& shape)
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
   if (generation != Generation::sm90) return "";
   if (shape.has_terms) return kPortableTerms;
-  if (shape.is_latent) return kPortableLatent;
+  if (shape.is_latent) return "the backward of latent attention is in the portable kernels alone";
   if (shape.is_fp8) return "the backward of fp8 is in the portable kernels alone";
   return why_not_hopper_backward(shape);
 }
@@ -107,9 +114,11 @@ void launch_forward(Generation generation, const ForwardLaunch& launch, Stream s
                 holds_fp32);
   check_begun(launch.query_tiles, does_more);
   if (is_for_decode) return launch_decode_forward(launch, stream);
-  if (generation == Generation::sm90)
+  if (generation == Generation::sm90) {
+    if (launch.shape.is_latent) return launch_hopper_latent_forward(launch, stream);
     return launch.shape.is_fp8 ? launch_hopper_fp8_forward(launch, stream)
                                : launch_hopper_forward(launch, stream);
+  }
   if (launch.shape.has_terms) return launch_terms_forward(launch, stream);
   if (launch.shape.is_latent) return launch_latent_forward(launch, stream);
   if (launch.shape.is_fp8) return launch_fp8_forward(launch, stream);

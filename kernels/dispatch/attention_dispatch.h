@@ -20,6 +20,9 @@ bool takes_offsets(Generation generation, const AttentionShape& shape);
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape);
 TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& shape);
 
+/// Bytes of a forward's `parts`, for this list of query tiles; 0 if no tile is cut.
+int64_t forward_part_bytes(const AttentionShape& shape, const TileList& list);
+
 /// Empty, or why the generation has no kernels for the shape in this direction.
 std::string why_not_forward(Generation generation, const AttentionShape& shape);
 std::string why_not_backward(Generation generation, const AttentionShape& shape);

@@ -69,6 +69,8 @@ __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes)
 #define CPSCOPE_SUMS8(d, i) CPSCOPE_SUMS4(d, i), CPSCOPE_SUMS4(d, i + 4)
 #define CPSCOPE_SUMS16(d, i) CPSCOPE_SUMS8(d, i), CPSCOPE_SUMS8(d, i + 8)
 #define CPSCOPE_SUMS32(d, i) CPSCOPE_SUMS16(d, i), CPSCOPE_SUMS16(d, i + 16)
+#define CPSCOPE_REGISTERS32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define CPSCOPE_SUMS_OF32 CPSCOPE_SUMS16(d, 0)
 #define CPSCOPE_REGISTERS48 \
   "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
   "%16,%17,%18,%19,%20,%21,%22,%23"
@@ -174,6 +176,7 @@ __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes)
     }                                                                                              \
   }
 
+CPSCOPE_WGMMA_SS(32, "16", "17", "18")
 CPSCOPE_WGMMA_SS(48, "24", "25", "26")
 CPSCOPE_WGMMA_SS(64, "32", "33", "34")
 CPSCOPE_WGMMA_SS(80, "40", "41", "42")
@@ -182,6 +185,7 @@ CPSCOPE_WGMMA_SS(128, "64", "65", "66")
 CPSCOPE_WGMMA_SS(160, "80", "81", "82")
 CPSCOPE_WGMMA_SS_ROWS(64, "32", "33", "34")
 CPSCOPE_WGMMA_SS_ROWS(128, "64", "65", "66")
+CPSCOPE_WGMMA_SS_ROWS(256, "128", "129", "130")
 CPSCOPE_WGMMA_RS(64, "32", "33", "34", "35", "36")
 CPSCOPE_WGMMA_RS(128, "64", "65", "66", "67", "68")
 CPSCOPE_WGMMA_RS(192, "96", "97", "98", "99", "100")

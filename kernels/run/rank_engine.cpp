@@ -1,6 +1,7 @@
 #include "kernels/run/rank_engine.h"
 
 #include "kernels/attention/attention_decode.h"
+#include "kernels/attention/packed_heads.h"
 #include "kernels/attention/row_offsets.h"
 #include "kernels/device/scalar_types.h"
 #include "kernels/lower/lowered_check.h"
@@ -188,9 +189,10 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
   lowering.can_merge = [&](const ComputeItem& item) {
     return has_hopper_forward(item) || has_fused_backward(item);
   };
-  // Codes of fp8 are made of whole inputs, before the kernel begins; the decode kernel does not
-  // wait.
-  if (plan.scenario.numerics.fp8 || (lowering.pieces.most > 1 && may_decode(plan)))
+  // Codes of fp8 are made of whole inputs, before the kernel begins; the kernels of decode and of
+  // latent attention do not wait.
+  if (plan.scenario.numerics.fp8 || plan.scenario.attention.latent_dim > 0 ||
+      (lowering.pieces.most > 1 && may_decode(plan)))
     lowering.pieces = {};
   lowering.waits_for_pieces = lowering.can_merge;
   lowering.writes_dtype = [&](const ComputeItem& item) {
@@ -332,7 +334,7 @@ void RankEngine::plan_key_part_sums() {
     const TileList& list = query_list_of(item);
     if (list.num_cut_tiles == 0) continue;
     int64_t& most = key_part_sums_[to_index(item.out)].most_bytes;
-    most = std::max(most, decode_part_bytes(shape_of(item), list));
+    most = std::max(most, forward_part_bytes(shape_of(item), list));
   }
   for (auto& [buffer, sums] : key_part_sums_)
     sums.array = arrays_.reserve(fmt::format("parts of buffer {}", buffer), sums.most_bytes);
@@ -383,7 +385,7 @@ int64_t RankEngine::counter_bytes_of(const ComputeItem& item, Direction directio
   if (direction == Direction::forward) {
     const TileList& list = query_list_of(item);
     if (list.num_cut_tiles == 0) return kCounterBytes;
-    return kCounterBytes + num_decode_counters(shape_of(item), list) * int64_t{sizeof(int32_t)};
+    return kCounterBytes + num_part_counters(shape_of(item), list) * int64_t{sizeof(int32_t)};
   }
   return counter_bytes(item.heads.size(), key_list_of(item).num_counters);
 }

@@ -12,9 +12,8 @@
 namespace cpscope::kernels {
 namespace {
 
-constexpr int64_t kCtas = 2 * kHopperCtas;   // that work at the same time
-constexpr int64_t kFewestTiles = 8;          // of a part
-constexpr int64_t kSingleItems = 8 * kCtas;  // whose CTAs are told apart
+constexpr int64_t kFewestTiles = 8;  // of a part
+constexpr int64_t kSingleItems = 8;  // of a CTA, whose CTAs are told apart
 
 // The unit is the time of one streamed tile.
 constexpr double kBeginTiles = 1.5;  // of an item besides its tiles
@@ -28,9 +27,10 @@ double time_of_part(int32_t num_tiles, int64_t count) {
   return num_tiles / parts + kBeginTiles + (count > 1 ? kPartTiles : 0.0);
 }
 
-/// Time at which the last CTA ends if no part has more than `most` streamed tiles. tiles: longest
-/// first, as they are launched. With many items, an upper bound.
-double end_of_parts(const std::vector<OwnedTile>& tiles, int32_t num_heads, int64_t most) {
+/// Time at which the last of `ctas` that work at the same time ends if no part has more than `most`
+/// streamed tiles. tiles: longest first, as they are launched. With many items, an upper bound.
+double end_of_parts(const std::vector<OwnedTile>& tiles, int32_t num_heads, int64_t ctas,
+                    int64_t most) {
   int64_t items = 0;
   double work = 0.0, longest = 0.0;
   for (const OwnedTile& tile : tiles) {
@@ -40,14 +40,14 @@ double end_of_parts(const std::vector<OwnedTile>& tiles, int32_t num_heads, int6
     work += time * static_cast<double>(count * num_heads);
     longest = std::max(longest, time);
   }
-  if (items > kSingleItems) return work / kCtas + longest;
+  if (items > kSingleItems * ctas) return work / static_cast<double>(ctas) + longest;
   std::priority_queue<double, std::vector<double>, std::greater<>> ends;
   double last = 0.0;
   for (const OwnedTile& tile : tiles) {
     const int64_t count = divide_up(tile.num_tiles, most);
     for (int64_t i = 0; i < count * num_heads; ++i) {
       double end = time_of_part(tile.num_tiles, count);
-      if (ends.size() == size_t{kCtas}) {
+      if (static_cast<int64_t>(ends.size()) == ctas) {
         end += ends.top();
         ends.pop();
       }
@@ -74,7 +74,8 @@ int64_t tiles_of_part(const WorkHeads& heads, const TileList& list) {
   for (int64_t parts = 1; parts <= kMostKeyParts; ++parts) {
     const int64_t most = divide_up(longest, parts);
     if (parts > 1 && most < kFewestTiles) break;
-    const double end = end_of_parts(tiles, heads.num_heads, most);
+    const double end =
+        end_of_parts(tiles, heads.num_heads, list.shape.ctas_per_sm * kHopperCtas, most);
     if (end < soonest) {
       best = most;
       soonest = end;

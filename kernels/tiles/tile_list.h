@@ -15,13 +15,14 @@ namespace cpscope::kernels {
 /// a block's results one after another (TileList::turns). heads: query heads of one KV head that a
 /// tile of query rows holds together, each with all of its rows. cuts_keys: tiles of query rows do
 /// not span rows that see no key in common, and their keys are cut into parts, so that few rows of
-/// many keys are work for all CTAs (TileList::parts).
+/// many keys are work for all CTAs (TileList::parts), of which ctas_per_sm fit an SM.
 struct TileShape {
   int32_t owned_rows = 128;
   int32_t walked_rows = 64;
   bool by_blocks = false;
   int32_t heads = 1;
   bool cuts_keys = false;
+  int32_t ctas_per_sm = 2;
 
   int32_t num_blocks(int32_t rows) const { return (rows + walked_rows - 1) / walked_rows; }
 

@@ -42,12 +42,14 @@ class Requests:
         scenario = tomllib.loads(path.read_text())
         attention, batch = scenario["attention"], scenario["batch"]
         self.name = path.stem
-        self.heads, self.kv_heads, self.dim = attention["heads"], attention["kv_heads"], attention["head_dim"]
+        self.heads, self.kv_heads = attention["heads"], attention["kv_heads"]
+        self.latent_dim = attention.get("latent_dim", 0)
+        self.dim = attention["head_dim_qk" if self.latent_dim else "head_dim"]
         self.count = len(batch["lengths"])
         self.rows, self.keys = batch["lengths"][0], batch["kv_lengths"][0]
         if set(batch["lengths"]) != {self.rows} or set(batch["kv_lengths"]) != {self.keys}:
             raise ValueError(f"{self.name}: the peers are asked for requests of one length")
-        self.kv_bytes = 2 * 2 * self.count * self.keys * self.kv_heads * self.dim
+        self.kv_bytes = (1 if self.latent_dim else 2) * 2 * self.count * self.keys * self.kv_heads * self.dim
 
     def draw(self):
         import torch
@@ -55,7 +57,8 @@ class Requests:
         def rows(count, heads):
             shape = (self.count, count, heads, self.dim)
             return torch.randn(shape, generator=generator, device="cuda", dtype=torch.bfloat16)
-        return rows(self.rows, self.heads), rows(self.keys, self.kv_heads), rows(self.keys, self.kv_heads)
+        q, k = rows(self.rows, self.heads), rows(self.keys, self.kv_heads)
+        return q, k, k[..., :self.latent_dim] if self.latent_dim else rows(self.keys, self.kv_heads)
 
     def error(self, out, q, k, v):
         """The largest difference from exact attention of the first and the last KV head, relative to the largest value."""
@@ -79,11 +82,14 @@ class Requests:
 def ask_fa3(requests, q, k, v):
     import torch
     torch.ops.load_library(os.environ["CPSCOPE_FA3"])
-    scale = requests.dim ** -0.5
+    scale, others = requests.dim ** -0.5, [None] * 20
+    if requests.latent_dim:  # the logits of V's elements come from a second q, the others are k
+        q, others[2] = [part.contiguous() for part in q.split([requests.latent_dim, requests.dim - requests.latent_dim], -1)][::-1]
+        k, v = k[..., requests.latent_dim:].contiguous(), v.contiguous()
 
     def forward():
         # num_splits 0: its own choice; rows of several heads in a tile (pack_gqa).
-        return torch.ops.flash_attn_3.fwd(q, k, v, *[None] * 20, scale, requests.rows > 1, -1, -1, 0,
+        return torch.ops.flash_attn_3.fwd(q, k, v, *others, scale, requests.rows > 1, -1, -1, 0,
                                           0.0, True, None, 0, True, 0)[0]
     return forward
 
@@ -95,8 +101,10 @@ def ask_flashinfer(requests, q, k, v):
     indptr = torch.arange(requests.count + 1, dtype=torch.int32, device="cuda") * pages
     indices = torch.arange(requests.count * pages, dtype=torch.int32, device="cuda")
     last = torch.full((requests.count,), PAGE, dtype=torch.int32, device="cuda")
-    cache = tuple(t.view(-1, PAGE, requests.kv_heads, requests.dim) for t in (k, v))
     workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
+    if requests.latent_dim:
+        return ask_flashinfer_latent(requests, q, k, indptr, indices, workspace)
+    cache = tuple(t.view(-1, PAGE, requests.kv_heads, requests.dim) for t in (k, v))
     sizes = (requests.heads, requests.kv_heads, requests.dim, PAGE)
     kinds = {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16}
     if requests.rows == 1:
@@ -110,6 +118,20 @@ def ask_flashinfer(requests, q, k, v):
     return lambda: wrapper.run(flat, cache).view_as(q)
 
 
+def ask_flashinfer_latent(requests, q, k, indptr, indices, workspace):
+    import flashinfer
+    import torch
+    dim, rest = requests.latent_dim, requests.dim - requests.latent_dim
+    wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(workspace, backend="fa3")
+    starts = torch.arange(requests.count + 1, dtype=torch.int32, device="cuda") * requests.rows
+    lengths = torch.full((requests.count,), requests.keys, dtype=torch.int32, device="cuda")
+    wrapper.plan(starts, indptr, indices, lengths, requests.heads, dim, rest, PAGE, requests.rows > 1, requests.dim ** -0.5,
+                 torch.bfloat16, torch.bfloat16)
+    parts = [part.contiguous().view(-1, requests.heads, part.shape[-1]) for part in q.split([dim, rest], -1)]
+    cache = [part.contiguous().view(-1, PAGE, part.shape[-1]) for part in k.split([dim, rest], -1)]
+    return lambda: wrapper.run(*parts, *cache).view(requests.count, requests.rows, requests.heads, dim)
+
+
 ASK = {"fa3": ask_fa3, "flashinfer": ask_flashinfer}
 
 
@@ -118,8 +140,9 @@ def measure(file, ours, options, watch):
     import torch
     requests = Requests(file)
     q, k, v = requests.draw()
-    to = torch.empty_like(k)
-    calls, row = {"copy": lambda: to.copy_(k)}, {"shape": requests.name, "kv_bytes": requests.kv_bytes, "systems": {}}
+    half = k if not requests.latent_dim else k.view(-1)[:k.numel() // 2]
+    to = torch.empty_like(half)
+    calls, row = {"copy": lambda: to.copy_(half)}, {"shape": requests.name, "kv_bytes": requests.kv_bytes, "systems": {}}
     for peer in options.peers.split(","):
         try:
             call = ASK[peer](requests, q, k, v)

@@ -1,6 +1,6 @@
 #include "tests/kernels/attention/attention_device.h"
 
-#include "kernels/attention/attention_decode.h"
+#include "kernels/attention/packed_heads.h"
 #include "kernels/attention/row_offsets.h"
 #include "kernels/device/device.h"
 #include "kernels/device/scalar_types.h"
@@ -202,10 +202,10 @@ void launch_case(kernels::Generation generation, const AttentionCase& item,
                      v = upload_rows(inputs.v, shape.dtype, keys);
   const kernels::TilesOnDevice tiles(list, nullptr);
   const bool has_parts = list.num_cut_tiles > 0;
-  const int64_t num_counters = has_parts ? num_decode_counters(shape, list) : 0;
+  const int64_t num_counters = has_parts ? num_part_counters(shape, list) : 0;
   const DeviceBytes counter =
       DeviceBytes::holding(std::vector<int32_t>(static_cast<size_t>(1 + num_counters), 0));
-  const DeviceBytes parts(has_parts ? decode_part_bytes(shape, list) : 1);
+  const DeviceBytes parts(has_parts ? forward_part_bytes(shape, list) : 1);
   kernels::ForwardLaunch launch;
   launch.shape = shape;
   launch.q = q.view;

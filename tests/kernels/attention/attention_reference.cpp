@@ -116,6 +116,11 @@ std::string describe(const AttentionCase& item) {
   return text;
 }
 
+void take_values_of_keys(AttentionInputs& inputs) {
+  for (int32_t row = 0; row < inputs.k.num_rows; ++row)
+    std::copy_n(inputs.k.at(row, 0), inputs.v.head_dim, inputs.v.at(row, 0));
+}
+
 AttentionInputs draw_inputs(const AttentionCase& item, double sharpness) {
   std::mt19937_64 random(item.seed);
   const kernels::AttentionShape& shape = item.shape;
@@ -126,6 +131,7 @@ AttentionInputs draw_inputs(const AttentionCase& item, double sharpness) {
       draw_rows(shape.kv_rows, shape.num_kv_heads, shape.head_dim_qk, 1.0, shape.dtype, random);
   inputs.v =
       draw_rows(shape.kv_rows, shape.num_kv_heads, shape.head_dim_v, 1.0, shape.dtype, random);
+  if (shape.is_latent) take_values_of_keys(inputs);
   inputs.d_out =
       draw_rows(shape.q_rows, shape.num_heads, shape.head_dim_v, 1.0, shape.dtype, random);
   return inputs;

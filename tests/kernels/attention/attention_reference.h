@@ -58,6 +58,9 @@ struct AttentionInputs {
 /// Normally distributed numbers; q is `sharpness` times larger, which makes some weights dominate.
 AttentionInputs draw_inputs(const AttentionCase& item, double sharpness = 1.0);
 
+/// Makes v the first elements of k, as latent attention has it.
+void take_values_of_keys(AttentionInputs& inputs);
+
 enum class Precision {
   exact,  // fp64 throughout
   plain   // weights and gradients of logits are rounded to the dtype before products

@@ -1,6 +1,6 @@
-// Bugs planted in the portable forward. The tests against the reference must detect each of them. A
-// bug counts as detected if a case fails: a wrong number, a NaN, a deadlock, an access outside.
-// Emulator only.
+// Bugs planted in the portable forward, and in those of decode and of latent attention. The tests
+// against the reference must detect each of them. A bug counts as detected if a case fails: a wrong
+// number, a NaN, a deadlock, an access outside. Emulator only.
 #include "kernels/device/device.h"
 #include "kernels/emulator/settings.h"
 #include "tests/kernels/attention/attention_cases.h"
@@ -24,12 +24,12 @@ using kernels::emulator::settings;
 std::string verdict(const AttentionCase& item,
                     const std::function<void(kernels::TileList&)>& change = {}) {
   const AttentionInputs inputs = draw_inputs(item);
+  const kernels::Generation generation =
+      item.shape.is_latent ? kernels::Generation::sm90 : kernels::Generation::portable;
   try {
-    kernels::TileList tiles =
-        query_tiles(item, forward_tile_shape(kernels::Generation::portable, item.shape));
+    kernels::TileList tiles = query_tiles(item, forward_tile_shape(generation, item.shape));
     if (change) change(tiles);
-    return judge_forward(item, inputs,
-                         run_forward(kernels::Generation::portable, item, inputs, tiles));
+    return judge_forward(item, inputs, run_forward(generation, item, inputs, tiles));
   } catch (const kernels::DeviceError& error) {
     return error.what();
   }
@@ -91,6 +91,21 @@ TEST_F(PlantedBugs, EveryMissingBarrierOfADecodeStepIsSeen) {
   AttentionCase short_first = decode_case({.lengths = {800}});
   short_first.slices = {{0, 1, 0, 10, -900, 900}, {0, 1, 50, 800, -900, 900}};
   EXPECT_TRUE(is_seen_in(short_first, Fault::skip_zero_fill, 0));
+}
+
+TEST_F(PlantedBugs, EveryMissingBarrierOfLatentAttentionIsSeen) {
+  AttentionCase item = decode_case(
+      {.rows = 3, .lengths = {300, 200}, .group = 16, .head_dim_qk = 576, .head_dim_v = 512});
+  item.shape.is_latent = true;
+  ASSERT_EQ(verdict(item), "");
+  const std::string file = "/hopper/hopper_latent_forward.cu";
+  const std::vector<int32_t> lines = lines_with(CPSCOPE_KERNELS + file, "__syncthreads();");
+  ASSERT_EQ(lines.size(), 6U);
+  for (const int32_t line : lines)
+    EXPECT_TRUE(is_seen_in(item, Fault::skip_barrier, line)) << file << ", line " << line;
+  for (const Fault fault : {Fault::skip_copy_wait, Fault::skip_zero_fill, Fault::skip_product_wait,
+                            Fault::wrong_panel_stride})
+    EXPECT_TRUE(is_seen_in(item, fault, 0)) << static_cast<int>(fault);
 }
 
 TEST_F(PlantedBugs, CopyWaitThatDoesNotWaitIsSeen) { EXPECT_TRUE(is_seen(Fault::skip_copy_wait)); }
