@@ -3,6 +3,8 @@
 #include <functional>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace cpscope {
 
 /// Masks that are right for other ranks' keys than those that they are used for, or for none.
@@ -73,6 +75,27 @@ void SuspectMaker::add_ring_halves(const Take& take) const {
       });
   add("mask_shifted", "ring steps cut the halves of a rank's rows one row early", -1, is_earlier);
   add("mask_shifted", "ring steps cut the halves of a rank's rows one row late", 1, is_earlier);
+}
+
+/// A loop over the chunks of keys that leaves one out.
+void SuspectMaker::add_missing_chunks(const Take& take) const {
+  constexpr int32_t kMostChunks = 16;
+  const int32_t chunks = 2 * plan_.layout.cp_size;
+  if (kind_ != LayoutKind::dual_chunk || chunks > kMostChunks) return;
+  const auto chunk_of = [chunks](const TokenPlaces& places, int64_t id) {
+    const auto at = static_cast<size_t>(id);
+    const bool is_first = places.local_in_sequence[at] < places.rows_of_slot[at] / 2;
+    return is_first ? places.rank[at] : chunks - 1 - places.rank[at];
+  };
+  for (int32_t missing = 0; missing < chunks; ++missing)
+    take(with_times(
+        "partial_missing",
+        fmt::format("the part of chunk {} of the keys is missing in all other chunks", missing),
+        [this, chunk_of, missing, specified = by_mask(scenario_)](int64_t query, int64_t key) {
+          const bool is_missing =
+              chunk_of(keys_, key) == missing && chunk_of(queries_, query) != missing;
+          return is_missing ? 0.0 : specified(query, key);
+        }));
 }
 
 void SuspectMaker::add_exchanged_lse(const Take& take) const {

@@ -192,6 +192,7 @@ void SuspectMaker::make(const Take& take) const {
     add_layout_masks(take);
     add_masks_by_rank(take);
     add_ring_halves(take);
+    add_missing_chunks(take);
     add_exchanged_lse(take);
   }
   add_rotations(take);

@@ -106,6 +106,7 @@ class SuspectMaker {
   void add_layout_masks(const Take& take) const;
   void add_masks_by_rank(const Take& take) const;
   void add_ring_halves(const Take& take) const;
+  void add_missing_chunks(const Take& take) const;
   void add_exchanged_lse(const Take& take) const;
   void add_rotations(const Take& take) const;
   void add_numbers(const Take& take) const;
