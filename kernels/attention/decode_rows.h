@@ -2,6 +2,7 @@
 
 #include "kernels/attention/forward_tiles.h"
 #include "kernels/attention/gradient_tiles.h"
+#include "kernels/attention/packed_heads.h"
 #include "kernels/device/device_code.h"
 #include "kernels/device/merge_weights.h"
 
@@ -16,6 +17,10 @@ namespace cpscope::kernels::device {
 
 /// Elements of a row of sums of P V: two more follow in memory, and rows begin in different banks.
 constexpr int sum_lanes(int head_dim_v) { return head_dim_v + 4; }
+
+/// Most sums that one CTA adds up at a time: parts of a bundle, or bundles.
+inline constexpr int kPartsTogether = std::max(kPartsOfBundle, kPartCounters - 1);
+static_assert(kPartsTogether <= 32, "one of each thread lane");
 
 /// Tiles and shared memory of a kernel that is compiled for a GradientInstance; kStackCount: stacks
 /// of 16 rows in a stationary tile.
@@ -44,8 +49,8 @@ struct DecodeTiles {
   static constexpr int kSums = kStreams;  // fp32 [warp][row][kSumLanes]
   static constexpr int kNotes = kSums + kWarps * kRows * kSumLanes * 4;  // [warp][row] of RowSum
   static constexpr int kEnds = kNotes + kWarps * kRows * 8;              // [row] of RowEnd
-  static constexpr int kFactors = kEnds + kRows * 12;  // of parts, fp32 [row][kMostKeyParts]
-  static constexpr int kFactorBytes = kRows * kMostKeyParts * 4;
+  static constexpr int kFactors = kEnds + kRows * 12;  // of parts, fp32 [row][kPartsTogether]
+  static constexpr int kFactorBytes = kRows * kPartsTogether * 4;
   static constexpr int kSharedBytes =
       std::max(kStreams + kWarps * kStreamBytes, kFactors + kFactorBytes);
   static_assert(kSharedBytes <= 99 * 1024, "sm_86 and sm_89 have no more for a CTA");
@@ -127,11 +132,7 @@ class DecodeRows {
     if constexpr (Tiles::kSumSets > 1) merge_sets();
     const KeyPart part =
         launch_.query_tiles.parts == nullptr ? KeyPart{} : launch_.query_tiles.parts[item_.tile];
-    if (part.count > 1) {
-      store_part(part);
-      if (!ends_last(part)) return;
-      load_parts(part);
-    }
+    if (part.count > 1 && !add_parts(part)) return;
     finish_rows();
     __syncthreads();
     store_rows();
@@ -145,7 +146,7 @@ class DecodeRows {
   }
 
   __device__ __forceinline__ float* factors_of(int32_t row) const {
-    return reinterpret_cast<float*>(shared_ + Tiles::kFactors) + row * kMostKeyParts;
+    return reinterpret_cast<float*>(shared_ + Tiles::kFactors) + row * kPartsTogether;
   }
 
   /// Calls visit(row, lane) for every row and every fourth lane, each in the same thread every
@@ -200,8 +201,23 @@ class DecodeRows {
            ((int64_t{slot} * num_groups + item_.head) * rows_of_part + row) * Tiles::kSumLanes;
   }
 
-  __device__ __forceinline__ void store_part(const KeyPart& part) const {
-    const int32_t slot = part.first_slot + part.index;
+  /// Adds this part's sums to those of the others, by bundles, so that no CTA reads all of them.
+  /// True in the CTA that ends last, which then has the sums of all keys.
+  __device__ __forceinline__ bool add_parts(const KeyPart& part) const {
+    const int32_t bundle = part.index / kPartsOfBundle, first = bundle * kPartsOfBundle;
+    const int32_t bundles = (part.count + kPartsOfBundle - 1) / kPartsOfBundle;
+    const int32_t size = part.count - first < kPartsOfBundle ? part.count - first : kPartsOfBundle;
+    store_sums(part.first_slot + part.index);
+    if (!ends_last(part, 1 + bundle, size)) return false;
+    load_sums(part.first_slot + first, 1, size);
+    if (bundles == 1) return true;
+    store_sums(part.first_slot + first);
+    if (!ends_last(part, 0, bundles)) return false;
+    load_sums(part.first_slot, kPartsOfBundle, bundles);
+    return true;
+  }
+
+  __device__ __forceinline__ void store_sums(int32_t slot) const {
     for_four_lanes([&](int32_t row, int32_t lane) {
       const float* from = sums_of(0, row) + lane;
       float* to = part_row(slot, row) + lane;
@@ -214,15 +230,18 @@ class DecodeRows {
     }
   }
 
-  /// True in the CTA that is the last one to store a part of the tile.
-  __device__ __forceinline__ bool ends_last(const KeyPart& part) const {
+  /// True in the CTA that is the last one of `count` to come here; counter: of kPartCounters.
+  __device__ __forceinline__ bool ends_last(const KeyPart& part, int32_t counter,
+                                            int32_t count) const {
     auto* const is_last = reinterpret_cast<int32_t*>(shared_) + 2;
     fence_device();
     __syncthreads();
     if (thread() == 0) {
       const int32_t num_groups = launch_.shape.num_heads / params_.heads;
-      int32_t* const done = launch_.parts_done + int64_t{part.counter} * num_groups + item_.head;
-      const bool has_all = atomic_add(done, 1) == part.count - 1;
+      int32_t* const done = launch_.parts_done +
+                            (int64_t{part.counter} * num_groups + item_.head) * kPartCounters +
+                            counter;
+      const bool has_all = atomic_add(done, 1) == count - 1;
       if (has_all) *done = 0;  // for the next launch
       *is_last = has_all ? 1 : 0;
     }
@@ -231,37 +250,32 @@ class DecodeRows {
     return *is_last != 0;
   }
 
-  /// Adds up the sums of all parts, in an order that is always the same. Many loads are in flight
-  /// at once: each takes as long as a streamed tile.
-  __device__ __forceinline__ void load_parts(const KeyPart& part) const {
-    constexpr int kLaneParts = kMostKeyParts / 32;
+  /// Adds up sums in memory, every `stride`th slot, in an order that is always the same. Many loads
+  /// are in flight at once: each takes as long as a streamed tile.
+  __device__ __forceinline__ void load_sums(int32_t first_slot, int32_t stride,
+                                            int32_t count) const {
     for (int32_t row = thread() / 32; row < num_rows_; row += Tiles::kWarps) {
-      RowSum notes[kLaneParts], whole;
-#pragma unroll
-      for (int i = 0; i < kLaneParts; ++i) {
-        const int32_t index = 32 * i + thread() % 32;
-        if (index >= part.count) continue;
-        const float* from = part_row(part.first_slot + index, row) + Tiles::kV;
-        notes[i] = {from[0], from[1]};
+      const int32_t index = thread() % 32;
+      RowSum note;
+      if (index < count) {
+        const float* from = part_row(first_slot + index * stride, row) + Tiles::kV;
+        note = {from[0], from[1]};
       }
-#pragma unroll
-      for (int i = 0; i < kLaneParts; ++i) whole = join(whole, notes[i]);
+      RowSum whole = note;
 #pragma unroll
       for (int mask = 16; mask > 0; mask /= 2)
         whole = join(whole, {shuffle_xor(whole.largest, mask), shuffle_xor(whole.sum, mask)});
-      if (thread() % 32 == 0) notes_of(0)[row] = whole;
-#pragma unroll
-      for (int i = 0; i < kLaneParts; ++i)
-        factors_of(row)[32 * i + thread() % 32] = rescale(notes[i].largest, whole.largest);
+      if (index == 0) notes_of(0)[row] = whole;
+      if (index < count) factors_of(row)[index] = rescale(note.largest, whole.largest);
     }
     __syncthreads();
     for_four_lanes([&](int32_t row, int32_t lane) {
       float sums[4] = {};
-#pragma unroll 16
-      for (int32_t i = 0; i < part.count; ++i) {
+#pragma unroll 8
+      for (int32_t i = 0; i < count; ++i) {
         const float factor = factors_of(row)[i];
         const FourFloats four =
-            *reinterpret_cast<const FourFloats*>(part_row(part.first_slot + i, row) + lane);
+            *reinterpret_cast<const FourFloats*>(part_row(first_slot + i * stride, row) + lane);
 #pragma unroll
         for (int e = 0; e < 4; ++e) sums[e] = fmaf(four.values[e], factor, sums[e]);
       }

@@ -65,7 +65,7 @@ struct LatentTiles {
   static constexpr int kEnds = kNotes + kRows * 8;
   static constexpr int kFactors = kEnds + kRows * 12;
   static constexpr int kSharedBytes =
-      1024 + std::max(kStreamEnd, kFactors + kRows * kMostKeyParts * 4);
+      1024 + std::max(kStreamEnd, kFactors + kRows * kPartsTogether * 4);
   static_assert(kTops + kWarpgroups * kRows * 4 <= kQueries && kSharedBytes <= kMaxSharedBytes);
 };
 

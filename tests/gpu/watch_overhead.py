@@ -1,6 +1,6 @@
 """What watching attention costs on the GPUs of this host, and what it finds.
 
-    torchrun --nproc-per-node GPUS tests/gpu/watch_overhead.py [--te] [--tokens 32768] [--steps 200] [--every 100] [--rounds 3]
+    torchrun --nproc-per-node GPUS tests/gpu/watch_overhead.py [--te] [--tokens 32768] [--fault-tokens 4096] [--steps 100] [--every 100] [--rounds 2]
 
 Causal attention over NCCL, in bf16, forward and backward, by hand (tests/python/gathered_attention.py) or, with --te, the ring of
 TransformerEngine's module: a step has nothing else, so that this is the largest share that a watch can take. Passes when results are
@@ -83,20 +83,27 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--te", action="store_true", help="TransformerEngine's module")
     parser.add_argument("--tokens", type=int, default=32768, help="of the whole sequence")
-    parser.add_argument("--steps", type=int, default=200, help="of each measurement")
+    parser.add_argument("--fault-tokens", type=int, default=4096, help="where a mistake is planted: to explain one takes long")
+    parser.add_argument("--steps", type=int, default=100, help="of each measurement")
     parser.add_argument("--every", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
     rank, size = dist.get_rank(), dist.get_world_size()
-    subject = (TransformerEngine if options.te else ByHand)(options.tokens, size)
+    kind = TransformerEngine if options.te else ByHand
+    subject = kind(options.tokens, size)
     generator = torch.Generator("cuda").manual_seed(rank)
-    q, k, v, d_out = (torch.randn(subject.shape(heads), device="cuda", dtype=torch.bfloat16, generator=generator)
-                      for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS))
-    leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
 
-    def step(attend):
+    def drawn(subject):
+        q, k, v, d_out = (torch.randn(subject.shape(heads), device="cuda", dtype=torch.bfloat16, generator=generator)
+                          for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS))
+        return [tensor.requires_grad_() for tensor in (q, k, v)], d_out
+
+    tensors = drawn(subject)
+
+    def step(attend, given=None):
+        leaves, d_out = given or tensors
         for leaf in leaves:
             leaf.grad = None
         out = attend(*leaves)
@@ -119,11 +126,12 @@ def main():
     with subject.watched(every=1, on_verdict=verdicts.append, timeout=300.0) as (watch, attend):
         is_same = all(torch.equal(a, b) for a, b in zip(plain, step(attend)))
         watch.wait(600)
-    faults = {}
-    for fault, cause in subject.faults.items():
+    faults, smaller = {}, kind(options.fault_tokens, size)
+    given = drawn(smaller)
+    for fault, cause in smaller.faults.items():
         found = []
-        with subject.watched(fault, every=1, on_verdict=found.append, timeout=300.0) as (watch, attend):
-            step(attend)
+        with smaller.watched(fault, every=1, on_verdict=found.append, timeout=300.0) as (watch, attend):
+            step(attend, given)
             watch.wait(600)
         faults[fault] = dict(status=found[0].status, causes=[one["cause"] for one in found[0].causes], expected=cause) if rank == 0 else {}
 

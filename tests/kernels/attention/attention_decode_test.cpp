@@ -2,6 +2,7 @@
 // reference. No kernel may read rows that no query sees, write outside its rows, or lose a pair.
 #include "kernels/attention/attention_decode.h"
 
+#include "kernels/attention/packed_heads.h"
 #include "kernels/dispatch/attention_dispatch.h"
 #include "tests/kernels/attention/attention_cases.h"
 #include "tests/kernels/attention/attention_device.h"
@@ -98,6 +99,15 @@ TEST_F(DecodeForward, AddsUpThePartsOfManyKeys) {
   const kernels::TileList tiles = query_tiles(item, decode_tile(item.shape));
   EXPECT_GE(tiles.num_cut_tiles, 2);
   EXPECT_GE(tiles.num_part_slots, 4);
+  check(item);
+}
+
+// More parts than one CTA adds up, the last bundle shorter than the others.
+TEST_F(DecodeForward, AddsUpManyPartsByBundles) {
+  const AttentionCase item = decode_case({.lengths = {7'900}, .group = 2});
+  const kernels::TileList tiles = query_tiles(item, decode_tile(item.shape));
+  EXPECT_GT(tiles.num_part_slots, kernels::kPartsOfBundle);
+  EXPECT_NE(tiles.num_part_slots % kernels::kPartsOfBundle, 0);
   check(item);
 }
 

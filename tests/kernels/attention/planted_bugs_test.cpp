@@ -103,9 +103,12 @@ TEST_F(PlantedBugs, EveryMissingBarrierOfLatentAttentionIsSeen) {
   ASSERT_EQ(lines.size(), 6U);
   for (const int32_t line : lines)
     EXPECT_TRUE(is_seen_in(item, Fault::skip_barrier, line)) << file << ", line " << line;
-  for (const Fault fault : {Fault::skip_copy_wait, Fault::skip_zero_fill, Fault::skip_product_wait,
-                            Fault::wrong_panel_stride})
+  for (const Fault fault :
+       {Fault::skip_copy_wait, Fault::skip_product_wait, Fault::wrong_panel_stride})
     EXPECT_TRUE(is_seen_in(item, fault, 0)) << static_cast<int>(fault);
+  // A short tile in memory that nothing was written to before.
+  item.slices = {{0, 6, 0, 10, -900, 900}, {0, 6, 50, 300, -900, 900}};
+  EXPECT_TRUE(is_seen_in(item, Fault::skip_zero_fill, 0));
 }
 
 TEST_F(PlantedBugs, CopyWaitThatDoesNotWaitIsSeen) { EXPECT_TRUE(is_seen(Fault::skip_copy_wait)); }
