@@ -173,7 +173,7 @@ class LatentItem {
     float scores[1][kKeys / 8][4];
     make_scores(scores, tile);
     logits_.apply(scores);
-    if (walked.is_masked || walked.begin + Tiles::kWalkedRows > walked.end) hide(scores, walked);
+    if (walked.is_masked) hide(scores, walked);
     float tops[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -424,12 +424,11 @@ std::vector<PlantedMistake> make_mistakes() {
       "cp_size = 4");
   add("ChunkOfKeysLeftOut", "partial_missing", causal, "",
       by_pairs([](const Wrong& asked, int64_t i, int64_t j) {
-        const auto is_chunk_1 = [&](const TokenPlace& place) {
-          const auto& slot = asked.plan.layout.slots.sequences[static_cast<size_t>(place.slot)];
-          return place.rank == 1 && place.local_of_slot < slot.q_slot / 8;
+        const auto is_chunk_1 = [&slots = asked.plan.layout.slots](const TokenPlace& place) {
+          return place.rank == 1 && place.local_of_slot * 8 < slots.sequences[0].q_slot;
         };
-        if (!asked.is_visible(i, j)) return 0.0;
-        return is_chunk_1(asked.k[j]) && !is_chunk_1(asked.q[i]) ? 0.0 : 1.0;
+        const bool is_seen = is_chunk_1(asked.q[i]) || !is_chunk_1(asked.k[j]);
+        return asked.is_visible(i, j) && is_seen ? 1.0 : 0.0;
       }),
       "cp_size = 4\nlayout = \"dual_chunk\"");
   add("PartialMergedTwice", "keys_counted_twice", "", "",

@@ -214,17 +214,17 @@ TEST(Clock, SlowsWhatComputesForLong) {
 TEST(Clock, ReadsTheKeysOfDecodeStepsAtTheRateOfMemory) {
   Cluster cluster = make_cluster();
   Stack& stack = stack_of(cluster);
-  const auto forward_us = [&](const std::string& rows) {
-    const Plan plan = plan_of(
-        "[attention]\nheads = 8\nkv_heads = 2\nhead_dim = 64\nattn_mask_type = "
-        "\"causal_bottom_right\"\n[batch]\n" +
-        rows + "[parallel]\ncp_size = 1\n");
+  const auto forward_us = [&](const std::string& rows,
+                              const std::string& heads = "kv_heads = 2\nhead_dim = 64\n") {
+    const Plan plan = plan_of("[attention]\nheads = 8\nattn_mask_type = \"causal_bottom_right\"\n" +
+                              heads + "[batch]\n" + rows + "[parallel]\ncp_size = 1\n");
     return predict(plan, cluster).value().forward.total_us;
   };
   const std::string drafts = "lengths = [3, 1]\nkv_lengths = [4096, 2048]\n";
   stack.read_gb_s = 1000;
-  // K and V of 6144 tokens, two heads of 64 numbers of two bytes each.
-  EXPECT_NEAR(forward_us(drafts), 2 * 6144 * 2 * 64 * 2 / 1e6, 1e-3);
+  EXPECT_NEAR(forward_us(drafts), 2 * 6144 * 2 * 64 * 2 / 1e6, 1e-3) << "K and V, two heads of 64";
+  const std::string latent = "kv_heads = 1\nhead_dim_qk = 72\nhead_dim_v = 64\nlatent_dim = 64\n";
+  EXPECT_NEAR(forward_us(drafts, latent), 6144 * 72 * 2 / 1e6, 1e-3) << "V is a part of K";
   const std::string many = "lengths = [40]\nkv_lengths = [4096]\n",
                     short_ones = "lengths = [1, 1]\nkv_lengths = [300, 300]\n";
   for (const std::string& rows : {many, short_ones}) {
