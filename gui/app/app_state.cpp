@@ -121,6 +121,9 @@ void start_job(AppState& state, std::string title, bool is_b, Task<Result<Shared
 
 void update(AppState& state, double now_s) {
   state.now_s = now_s;
+  std::erase_if(state.messages, [&](const Message& message) {
+    return !message.is_error && now_s > message.since_s + kMessageSeconds;
+  });
   state.document.poll();
   begin_if_planned(state);
   clamp_to_plan(state);
@@ -258,7 +261,7 @@ bool save_scenario(AppState& state, const std::string& path) {
 
 void tell(AppState& state, std::string text, bool is_error) {
   constexpr size_t kMostMessages = 50;
-  state.messages.push_back({std::move(text), is_error});
+  state.messages.push_back({std::move(text), is_error, state.now_s});
   if (state.messages.size() > kMostMessages) state.messages.erase(state.messages.begin());
 }
 
