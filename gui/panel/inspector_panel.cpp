@@ -56,6 +56,8 @@ void build_comparison(Ui& ui, const Box& box) {
         };
         show(figure.first, figure.better < 0);
         show(figure.second, figure.better > 0);
+        show(figure.change, false);
+        name_item(ui, "comparison/" + std::to_string(n));
         ImGui::EndGroup();
       }
     }

@@ -144,5 +144,26 @@ TEST(Hands, FinishTheFirstExerciseByClickingAnyPartOfARank) {
   }
 }
 
+TEST(Hands, ChooseALayoutOfDispatchedChunksThatFitTheBatch) {
+  const auto state = open_shipped_example("zigzag");
+  Hand hand(*state);
+  hand.click("edit/parallel.layout");
+  hand.click("edit/parallel.layout/lpt");
+  EXPECT_EQ(state->plan()->plan().layout.kind, LayoutKind::lpt);
+  EXPECT_EQ(state->plan()->tokens(Side::q), 256) << "no padding to chunks of 512";
+  EXPECT_LT(state->plan()->summary().rank_max_over_mean, 1.3);
+}
+
+TEST(Hands, LoseMessagesButNotErrorsAfterAWhile) {
+  const auto state = open_shipped_example("zigzag");
+  tell(*state, "Wrote a.png");
+  tell(*state, "No such file", true);
+  update(*state, 5);
+  EXPECT_EQ(state->messages.size(), 2U);
+  update(*state, 60);
+  ASSERT_EQ(state->messages.size(), 1U);
+  EXPECT_TRUE(state->messages.front().is_error);
+}
+
 }  // namespace
 }  // namespace cpscope::tests
