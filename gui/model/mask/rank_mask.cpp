@@ -199,8 +199,11 @@ void add_cells(Drawing& drawing, const RankScene& scene) {
   const RankPicture& picture = scene.picture;
   if (picture.q.empty() || picture.k.empty()) return;
   const auto spread = [](const Axis& axis, const std::vector<RankCell>& cells) {
-    const auto pixels = static_cast<int32_t>(
-        std::clamp<double>(std::abs(axis.end() - axis.begin()), 1, 2.0 * kMostCells));
+    // Few cells have sharp borders; many are as fine as the picture.
+    const bool is_fine = static_cast<int64_t>(cells.size()) > kMostCells / 2;
+    const double most = static_cast<double>(is_fine ? kMostCells : 2 * kMostCells);
+    const auto pixels =
+        static_cast<int32_t>(std::clamp<double>(std::abs(axis.end() - axis.begin()), 1, most));
     std::vector<size_t> of(static_cast<size_t>(pixels));
     size_t cell = 0;
     for (size_t p = 0; p < of.size(); ++p) {

@@ -114,7 +114,7 @@ void add_inside(TimelineScene& scene, const Box& box, const std::string& text, C
   // In the middle of the shown part of the box.
   const Box shown{std::max(box.x0, scene.lanes.x0), box.y0, std::min(box.x1, scene.lanes.x1),
                   box.y1};
-  if (scene.input.text_width(text, scene.small, Face::body) + 6 > shown.width()) return;
+  if (scene.input.text_width(text, scene.small, Face::body) + 2 > shown.width()) return;
   scene.labels.push_back(
       Label{shown.center(), Anchor::center_middle, ink, scene.small, Face::body, text});
 }

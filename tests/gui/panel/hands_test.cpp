@@ -10,6 +10,7 @@
 #include <string>
 
 #include <gtest/gtest.h>
+#include <imgui.h>
 
 namespace cpscope::tests {
 namespace {
@@ -163,6 +164,17 @@ TEST(Hands, LoseMessagesButNotErrorsAfterAWhile) {
   update(*state, 60);
   ASSERT_EQ(state->messages.size(), 1U);
   EXPECT_TRUE(state->messages.front().is_error);
+}
+
+TEST(Hands, CopyWhatTheInspectorSays) {
+  const auto state = open_shipped_example("zigzag");
+  Hand hand(*state);
+  hand.click("layout/rank/2");
+  hand.click("inspector.copy");
+  std::string copied;
+  hand.offscreen().frame([&] { copied = ImGui::GetClipboardText(); });
+  EXPECT_TRUE(copied.starts_with("Rank 2\n")) << copied;
+  EXPECT_NE(copied.find("visible pairs"), std::string::npos) << copied;
 }
 
 }  // namespace
