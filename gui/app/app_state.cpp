@@ -117,6 +117,19 @@ void start_job(AppState& state, std::string title, bool is_b, Task<Result<Shared
   state.job.task.start(std::move(work));
 }
 
+/// The one rank that a target is about: itself, the owner of its tokens, or who computes it; -1 if
+/// there is none.
+int32_t rank_of(const Target& target, const PlanIndex* plan) {
+  if (const auto* rank = std::get_if<RankTarget>(&target)) return rank->rank;
+  if (plan == nullptr || !is_present(*plan, target)) return -1;
+  if (const auto* item = std::get_if<ItemId>(&target); item && item->kind == StageKind::compute)
+    return to_index(plan->pass(item->direction).computes[static_cast<size_t>(item->index)].rank);
+  const auto* tokens = std::get_if<TokenRange>(&target);
+  if (tokens == nullptr) return -1;
+  const int32_t first = plan->owner(tokens->side, tokens->begin).rank;
+  return first == plan->owner(tokens->side, tokens->end - 1).rank ? first : -1;
+}
+
 }  // namespace
 
 void update(AppState& state, double now_s) {
@@ -197,7 +210,7 @@ void select(AppState& state, const Target& target) {
   if (history.targets.size() > SelectionHistory::kMost)
     history.targets.erase(history.targets.begin());
   history.at = history.targets.size() - 1;
-  if (const auto* rank = std::get_if<RankTarget>(&target)) state.focus_rank = rank->rank;
+  if (const int32_t rank = rank_of(target, state.plan()); rank >= 0) state.focus_rank = rank;
   clamp_to_plan(state);
 }
 

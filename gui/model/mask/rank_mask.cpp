@@ -369,15 +369,23 @@ std::vector<LegendEntry> make_rank_legend(const RankScene& scene, int64_t labels
   return entries;
 }
 
+/// The picture of these axes; while it is being made, the last one of the plan and pass, whose
+/// cells still have the right rows; null before the first one.
 std::shared_ptr<const RankPicture> find_rank_picture(const ViewInput& input, const Axis& q,
                                                      const Axis& k, Direction direction) {
-  const std::string key = fmt::format("rank mask {:x} {} {} {} {} {} {} {} {} {}",
-                                      input.plan->plan().hash, q.lo(), q.hi(), q.begin(), q.end(),
-                                      k.lo(), k.hi(), k.begin(), k.end(), to_name(direction));
-  return remember<RankPicture>(
-      input.memo, key, input.plan->is_large(), [plan = input.plan, q, k, direction] {
-        return std::make_shared<RankPicture>(make_rank_picture(*plan, q, k, direction));
-      });
+  constexpr int64_t kManyTokens = 1 << 13;  // more take longer than a frame
+  const PlanIndex& index = *input.plan;
+  const bool is_long =
+      index.is_large() || index.tokens(Side::q) + index.tokens(Side::kv) > kManyTokens;
+  const std::string of = fmt::format("rank mask {:x} {} ", index.plan().hash, to_name(direction));
+  const std::string key = fmt::format("{}{} {} {} {} {} {} {} {}", of, q.lo(), q.hi(), q.begin(),
+                                      q.end(), k.lo(), k.hi(), k.begin(), k.end());
+  auto made = remember<RankPicture>(input.memo, key, is_long, [plan = input.plan, q, k, direction] {
+    return std::make_shared<RankPicture>(make_rank_picture(*plan, q, k, direction));
+  });
+  if (made == nullptr && input.memo->key.starts_with(of))
+    made = std::static_pointer_cast<const RankPicture>(input.memo->value);
+  return made;
 }
 
 }  // namespace

@@ -3,9 +3,12 @@
 #include "gui/model/mask/mask_view.h"
 #include "tests/gui/model/numbers_cases.h"
 #include "tests/gui/model/view_probe.h"
+#include "tests/support/graded_run.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -111,6 +114,29 @@ TEST(RankMask, IsSoundForAnyLayoutAndSize) {
     for (const gui::Size size : {gui::Size{180, 140}, gui::Size{330, 300}, gui::Size{1200, 700}})
       expect_paintable(draw_by_rank(*plan, size));
   }
+}
+
+TEST(RankMask, ShowsTheLastPictureWhileTheNextIsMade) {
+  Scenario scenario = plan_shipped("zigzag")->plan().scenario;
+  scenario.batch.lengths = scenario.batch.kv_lengths = {16384};
+  scenario.batch.slots = scenario.batch.kv_slots = {16384};
+  const PlanIndex plan(*plan_unless_refused(scenario));
+  const gui::Projection nothing;
+  gui::ViewMemo memo;
+  std::vector<std::function<void()>> jobs;
+  memo.post = [&](std::function<void()> job) { jobs.push_back(std::move(job)); };
+  gui::ViewInput input = probe_input(plan, nothing, {500, 400});
+  input.is_by_rank = true;
+  input.moment = plan.moment_of_step(0);
+  input.memo = &memo;
+  EXPECT_TRUE(has_text(draw_mask(input), "Ordering the tokens by rank"));
+  ASSERT_EQ(jobs.size(), 1U);
+  jobs.front()();
+  EXPECT_NE(find_hit(draw_mask(input), "block/3/1"), nullptr);
+  input.camera.x = input.camera.y = {0.25, 0.5};
+  const View zoomed = draw_mask(input);
+  EXPECT_EQ(jobs.size(), 2U);
+  EXPECT_GT(cells_of(zoomed).width, 0) << "the last picture, at its new place";
 }
 
 }  // namespace

@@ -177,5 +177,15 @@ TEST(Hands, CopyWhatTheInspectorSays) {
   EXPECT_NE(copied.find("visible pairs"), std::string::npos) << copied;
 }
 
+TEST(Hands, ReadAboutTheRankOfWhatIsSelected) {
+  const auto state = open_shipped_example("zigzag");
+  Hand hand(*state);
+  select(*state, gui::TokenRange{Side::q, 64, 96});
+  EXPECT_EQ(state->focus_rank, 2) << "the owner of the tokens";
+  hand.click("mask/pair/32/0");
+  ASSERT_TRUE(std::holds_alternative<ItemId>(state->selected()));
+  EXPECT_EQ(state->focus_rank, 1) << "who computes the tile";
+}
+
 }  // namespace
 }  // namespace cpscope::tests
