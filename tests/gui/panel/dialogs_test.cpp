@@ -64,6 +64,20 @@ TEST(Dialogs, AskForANameBeforeAShippedScenarioIsSaved) {
   hand.click("file.save");
   EXPECT_EQ(state->dialog, Dialog::save_file);
   EXPECT_FALSE(std::filesystem::exists("zigzag.toml")) << "nothing is written yet";
+  // What is typed replaces the suggested name.
+  const auto folder = std::filesystem::temp_directory_path() / "cpscope_dialogs_test";
+  std::filesystem::create_directories(folder);
+  const std::string path = (folder / "mine.toml").string();
+  hand.type(path);
+  hand.key(Key::enter);
+  EXPECT_EQ(state->document.path(), path);
+  EXPECT_NE(read_text(path).find("cp_size      = 8"), std::string::npos);
+  EXPECT_NE(read_text(path).find("# The sequence of contiguous_idle"), std::string::npos);
+  hand.click("edit/parallel.cp_size/half");
+  hand.click("file.save");
+  EXPECT_EQ(state->dialog, Dialog::none) << "it has a file now";
+  EXPECT_NE(read_text(path).find("cp_size      = 4"), std::string::npos);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(ScenarioMenu, HasATitleAndAQuestionForEveryShippedScenario) {
