@@ -117,10 +117,26 @@ void start_job(AppState& state, std::string title, bool is_b, Task<Result<Shared
   state.job.task.start(std::move(work));
 }
 
+/// The one rank that a target is about: itself, the owner of its tokens, or who computes it; -1 if
+/// there is none.
+int32_t rank_of(const Target& target, const PlanIndex* plan) {
+  if (const auto* rank = std::get_if<RankTarget>(&target)) return rank->rank;
+  if (plan == nullptr || !is_present(*plan, target)) return -1;
+  if (const auto* item = std::get_if<ItemId>(&target); item && item->kind == StageKind::compute)
+    return to_index(plan->pass(item->direction).computes[static_cast<size_t>(item->index)].rank);
+  const auto* tokens = std::get_if<TokenRange>(&target);
+  if (tokens == nullptr) return -1;
+  const int32_t first = plan->owner(tokens->side, tokens->begin).rank;
+  return first == plan->owner(tokens->side, tokens->end - 1).rank ? first : -1;
+}
+
 }  // namespace
 
 void update(AppState& state, double now_s) {
   state.now_s = now_s;
+  std::erase_if(state.messages, [&](const Message& message) {
+    return !message.is_error && now_s > message.since_s + kMessageSeconds;
+  });
   state.document.poll();
   begin_if_planned(state);
   clamp_to_plan(state);
@@ -194,7 +210,7 @@ void select(AppState& state, const Target& target) {
   if (history.targets.size() > SelectionHistory::kMost)
     history.targets.erase(history.targets.begin());
   history.at = history.targets.size() - 1;
-  if (const auto* rank = std::get_if<RankTarget>(&target)) state.focus_rank = rank->rank;
+  if (const int32_t rank = rank_of(target, state.plan()); rank >= 0) state.focus_rank = rank;
   clamp_to_plan(state);
 }
 
@@ -258,7 +274,7 @@ bool save_scenario(AppState& state, const std::string& path) {
 
 void tell(AppState& state, std::string text, bool is_error) {
   constexpr size_t kMostMessages = 50;
-  state.messages.push_back({std::move(text), is_error});
+  state.messages.push_back({std::move(text), is_error, state.now_s});
   if (state.messages.size() > kMostMessages) state.messages.erase(state.messages.begin());
 }
 

@@ -54,20 +54,27 @@ enum class Dialog : uint8_t {
   help,
   lessons,
   export_file,
-  unsaved
+  unsaved,
+  welcome
 };
 
 /// What to write once the frame is painted: a PNG of the window and its state, or only the focused
-/// view (AppState::wish_path).
-enum class ExportWish : uint8_t { none, screenshot, picture };
+/// view (AppState::wish_path), or of a web page the address that makes it again, to the clipboard.
+enum class ExportWish : uint8_t { none, screenshot, picture, link };
 
-/// A message to the user; an error stays until it is dismissed.
+/// Where keys go that are no shortcuts: Tab, arrows, Enter and Space of a panel with fields.
+enum class KeyArea : uint8_t { views, scenario, lesson };
+
+/// A message to the user; an error stays until it is dismissed, others for kMessageSeconds.
 struct Message {
   std::string text;
   bool is_error = false;
+  double since_s = 0;  // of AppState::now_s
 
   friend bool operator==(const Message&, const Message&) = default;
 };
+
+inline constexpr double kMessageSeconds = 12;
 
 /// The open lesson and its open step; lesson is -1 when none is open.
 struct LessonPlace {
@@ -158,11 +165,15 @@ struct AppState {
   Target hovered;                      // written by this frame, shown by the next
   std::optional<ViewKind> focus_view;  // keyboard focus: what F and the arrows act on
   bool is_enlarged = false;            // focus_view fills the window
+  KeyArea key_area = KeyArea::views;
+  bool opens_menus = false;  // the first menu opens in the next frame, for the keyboard
   int32_t focus_rank = 0;
   int32_t other_rank = -1;  // rank compared with focus_rank; -1 none
   int32_t tensor = 0;       // index in kErrorTensors
   bool is_cumulative = false;
   bool shows_time = false;
+  bool is_by_rank = false;  // mask: the tokens of each rank together
+  MaskColors mask_colors = MaskColors::classes;
   SharedRun run_a, run_b;
   SharedPlan run_a_plan, run_b_plan;  // the plan that each run executed
   Comparison comparison;

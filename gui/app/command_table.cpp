@@ -19,9 +19,6 @@ bool is_open(const AppState& state) { return state.document.is_open(); }
 bool has_plan(const AppState& state) { return state.plan() != nullptr; }
 bool has_files(const AppState& state) { return state.services.has_files; }
 bool has_paths(const AppState& state) { return has_files(state) && !state.services.is_page; }
-bool can_save(const AppState& state) {
-  return has_paths(state) && is_open(state) && !state.document.path().empty();
-}
 bool has_selection(const AppState& state) {
   return !std::holds_alternative<Nothing>(state.selected());
 }
@@ -158,6 +155,20 @@ void next_theme(AppState& state) {
   state.theme = kThemeNames[next];
 }
 
+void give_keys_to_next(AppState& state) {
+  const bool has_fields = state.document.is_open();
+  switch (state.key_area) {
+    case KeyArea::views:
+      state.key_area = has_fields ? KeyArea::scenario : KeyArea::views;
+      break;
+    case KeyArea::scenario:
+      state.key_area = has_lesson(state) ? KeyArea::lesson : KeyArea::views;
+      break;
+    case KeyArea::lesson:
+      state.key_area = KeyArea::views;
+  }
+}
+
 void open_dialog(AppState& state, Dialog dialog) { state.dialog = dialog; }
 
 /// Esc: closes the topmost open dialog, page or message; if nothing is open, clears the selection.
@@ -165,6 +176,8 @@ void clear(AppState& state) {
   if (state.dialog != Dialog::none) {
     state.dialog = Dialog::none;
     state.quits_when_saved = false;
+  } else if (state.key_area != KeyArea::views) {
+    state.key_area = KeyArea::views;
   } else if (state.shows_ways) {
     state.shows_ways = false;
   } else if (state.is_enlarged) {
@@ -177,7 +190,13 @@ void clear(AppState& state) {
   }
 }
 
-void save(AppState& state) { save_scenario(state, state.document.path()); }
+/// A scenario without a file of its own needs a name first.
+void save(AppState& state) {
+  if (state.document.has_file())
+    save_scenario(state, state.document.path());
+  else
+    state.dialog = Dialog::save_file;
+}
 
 template <Dialog dialog>
 void show(AppState& state) {
@@ -195,7 +214,8 @@ constexpr std::array kTable = {
         },
         show<Dialog::open_record>},
     Command{"file.save", "Save scenario", "File", "Ctrl+Shift+S",
-            "Writes the scenario as TOML to its file.", can_save, save},
+            "Writes the scenario as TOML to its file, or asks for a name.",
+            [](const AppState& s) { return has_paths(s) && is_open(s); }, save},
     Command{"file.save_as", "Save scenario as...", "File", "",
             "Writes the scenario as TOML to another file.",
             [](const AppState& s) { return has_files(s) && is_open(s); }, show<Dialog::save_file>},
@@ -206,6 +226,10 @@ constexpr std::array kTable = {
             "Writes the focused view as a picture (SVG, PNG) or its figures (CSV).",
             [](const AppState& s) { return has_files(s) && has_plan(s); },
             show<Dialog::export_file>},
+    Command{"file.copy_link", "Copy link", "File", "",
+            "Copies the address of the page with all that it shows now.",
+            [](const AppState& s) { return s.services.is_page; },
+            [](AppState& s) { s.wish = ExportWish::link; }},
     Command{"file.quit", "Quit", "File", "Ctrl+Q", "Closes the window; asks about changes.",
             has_paths, ask_to_quit},
 
@@ -310,7 +334,7 @@ constexpr std::array kTable = {
     Command{"traffic.cumulative", "Cumulative traffic", "View", "C",
             "Counts bytes since the beginning instead of now.", has_plan,
             [](AppState& s) { s.is_cumulative = !s.is_cumulative; }},
-    Command{"timeline.time", "Steps / nanoseconds", "View", "N",
+    Command{"timeline.time", "Steps / time", "View", "N",
             "Shows the measured times of the run, or predicted ones, instead of equal steps.",
             [](const AppState& s) {
               return (s.run_a && !s.run_a->events.empty()) ||
@@ -338,6 +362,24 @@ constexpr std::array kTable = {
     Command{"compare.unpin", "Unpin", "View", "Shift+P", "Unpins the plan.",
             [](const AppState& s) { return s.pinned != nullptr; },
             [](AppState& s) { s.pinned = nullptr; }},
+    Command{
+        "mask.order", "Mask by rank / by token", "View", "O",
+        "Shows the tokens of each rank together, in local order, or in the order of the sequence.",
+        has_plan, [](AppState& s) { s.is_by_rank = !s.is_by_rank; }},
+    Command{"mask.colors", "Colours of the mask", "View", "M",
+            "Colours the mask by class, by the rank that owns the query, or by step.", has_plan,
+            [](AppState& s) {
+              const auto next = (static_cast<size_t>(s.mask_colors) + 1) % kMaskColors.size();
+              s.mask_colors = kMaskColors[next];
+            }},
+    Command{
+        "keys.next", "Next panel for the keyboard", "View", "F6",
+        "Tab, arrows, Enter and Space go to the fields of the scenario, then to the lesson, then "
+        "to the views again.",
+        always, give_keys_to_next},
+    Command{"keys.menus", "Open the menus", "View", "F10",
+            "Opens the first menu; arrows move and Enter chooses.", always,
+            [](AppState& s) { s.opens_menus = true; }},
     Command{"theme.next", "Next theme", "View", "Ctrl+T", "Dark, light, print.", always,
             next_theme},
     Command{"theme.dark", "Dark theme", "View", "", "For screens.", always,

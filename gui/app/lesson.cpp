@@ -88,10 +88,11 @@ bool open_lesson(AppState& state, LessonPlace place) {
   state.player.is_playing = false;
   state.focus_view = step->view;
   state.shows_ways = false;
+  state.cameras = {};
   if (step->prepare != nullptr && state.plan() != nullptr) step->prepare(state);
-  for (const std::string_view id : step->commands) apply_command(state, id);
   if (step->select != nullptr && state.plan() != nullptr)
     select(state, step->select(*state.plan()));
+  for (const std::string_view id : step->commands) apply_command(state, id);
   if (step->fault != nullptr && state.plan() != nullptr) show_fault(state, *step->fault);
   if (state.plan() != nullptr && !is_present(*state.plan(), state.selected()))
     select(state, Target{});

@@ -22,7 +22,7 @@ struct LessonStep {
   const Fault* fault = nullptr;          // or this fault's scenario, its first wrong place selected
   void (*change)(Scenario&) = nullptr;   // changes it before the page opens
   void (*prepare)(AppState&) = nullptr;  // then sets the playhead and other state
-  std::vector<std::string_view> commands = {};   // applied when the page opens
+  std::vector<std::string_view> commands = {};   // applied when all else is shown
   Target (*select)(const PlanIndex&) = nullptr;  // selected when the page opens
   ViewKind view = ViewKind::layout;              // the view to look at
   PageText* text = nullptr;                      // every number comes from the plan

@@ -2,10 +2,12 @@
 #include "gui/app/lesson_words.h"
 #include "gui/model/axis.h"
 #include "gui/model/describe.h"
+#include "gui/model/numbers/error_scale.h"
 #include "gui/model/token_parts.h"
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -16,6 +18,14 @@ namespace {
 std::string name_budget(const ErrorField& field) {
   if (!field.has_budget()) return "";
   return ", and the budget allows " + print_error(field.budget);
+}
+
+/// Steps in which something is sent.
+int64_t count_sending_steps(const Pass& pass) {
+  std::vector<bool> sends(static_cast<size_t>(pass.num_steps));
+  for (const TransferItem& item : pass.transfers)
+    sends[static_cast<size_t>(to_index(item.step))] = true;
+  return std::count(sends.begin(), sends.end(), true);
 }
 
 /// Partial results that the focus rank merges in the forward.
@@ -29,10 +39,12 @@ int64_t count_parts(const AppState& state) {
 }  // namespace
 
 void ring_moves(CaptionWriter& writer, const AppState&) {
-  writer.say(
-      fmt::format("Ring: in each of {} every rank passes keys and values on to its neighbour "
-                  "and computes with what it has, so that the wire is hidden. ",
-                  count_text(writer.plan().forward.num_steps, "step")));
+  const int32_t steps = writer.plan().forward.num_steps;
+  writer.say(fmt::format(
+      "Ring: in {} of {} every rank passes keys and values on to its neighbour while it "
+      "computes with what it has, so that the wire is hidden; the last step needs no "
+      "more keys. ",
+      count_sending_steps(writer.plan().forward), count_text(steps, "step")));
   tell_sent(writer, 0);
   tell_kv_share(writer);
 }
@@ -181,9 +193,9 @@ void parts_finish(CaptionWriter& writer, const AppState& state) {
       numerics.accumulate == Accumulate::fp32 ? "fp32 or wider" : to_name(numerics.dtype),
       to_name(numerics.dtype)));
   writer.say(
-      fmt::format("Rounding after each of {} merges would cost accuracy at every step. The order "
+      fmt::format("Rounding after each of {} would cost accuracy at every step. The order "
                   "of merges is fixed, so that two runs agree bit by bit.",
-                  print_count(count_parts(state))));
+                  count_text(std::max<int64_t>(0, count_parts(state) - 1), "merge")));
 }
 
 void run_something(CaptionWriter& writer, const AppState&) {
@@ -212,8 +224,8 @@ void error_map(CaptionWriter& writer, const AppState& state) {
     writer.say("Worst is ")
         .word(fmt::format("token {}, head {}", print_count(worst.token), worst.head),
               RowTarget{0, worst.token, worst.head});
-    writer.say(fmt::format(" with {} where {} is right. ", print_error(worst.seen),
-                           print_error(worst.expected)));
+    const auto [seen, expected] = print_apart(worst.seen, worst.expected);
+    writer.say(fmt::format(" with {} where {} is right. ", seen, expected));
   }
   writer.say(
       "Rounding looks like even noise. Stripes along tokens point at a chunk, a whole column "
@@ -274,10 +286,12 @@ void chunks_on_ring(CaptionWriter& writer, const AppState&) {
   const auto [idle, all] = count_idle(writer.plan().forward);
   writer.say(fmt::format(
       "Attention chunks: queries see only keys of their own chunk of {}. Where a border of the "
-      "layout cuts a chunk, a narrow tile remains in a later step; of {} (step, rank) places {} "
-      "have no work at all. ",
-      count_text(writer.plan().scenario.attention.chunk_size, "token"), print_count(all),
-      print_count(idle)));
+      "layout cuts a chunk, a narrow tile remains in a later step; ",
+      count_text(writer.plan().scenario.attention.chunk_size, "token")));
+  writer.say(idle == 0
+                 ? fmt::format("each of {} (step, rank) places has some work. ", print_count(all))
+                 : fmt::format("of {} (step, rank) places {} no work at all. ", print_count(all),
+                               idle == 1 ? "one has" : print_count(idle) + " have"));
   tell_kv_share(writer);
 }
 

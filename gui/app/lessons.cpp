@@ -266,6 +266,7 @@ Lesson lesson_padding() {
             .is_done = has_padding_selected,
             .perform = [](AppState& s) { select(s, first_padding(*s.plan())); }},
            {.scenario = "thd_padding_p2p",
+            .commands = {"view.frame"},
             .select = first_padding,
             .view = ViewKind::layout,
             .text = words::padding_is_unseen,
@@ -286,6 +287,7 @@ Lesson lesson_merging() {
       "Merging partial results",
       "How do parts of a softmax become one, without losing accuracy?",
       {{.scenario = "zigzag",
+        .change = use_bf16,
         .prepare = [](AppState& s) { seek_kind(s, StageKind::compute, 0); },
         .view = ViewKind::timeline,
         .text = words::parts_begin,
@@ -293,6 +295,7 @@ Lesson lesson_merging() {
         .is_done = [](const AppState& s) { return stands_on(s, StageKind::merge); },
         .perform = press_right},
        {.scenario = "zigzag",
+        .change = use_bf16,
         .prepare =
             [](AppState& s) { seek_kind(s, StageKind::merge, s.plan()->steps()[1].first_stage); },
         .view = ViewKind::timeline,
@@ -304,7 +307,10 @@ Lesson lesson_merging() {
               press_right_until(s,
                                 [](const AppState& t) { return stands_on(t, StageKind::finish); });
             }},
-       {.scenario = "zigzag", .view = ViewKind::timeline, .text = words::parts_finish}}};
+       {.scenario = "zigzag",
+        .change = use_bf16,
+        .view = ViewKind::timeline,
+        .text = words::parts_finish}}};
 }
 
 Lesson lesson_errors() {

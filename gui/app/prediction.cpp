@@ -78,6 +78,9 @@ Result<SharedRun> predict_run(const Plan& plan, const Cluster& cluster, const st
   auto run = std::make_shared<RunView>();
   run->name = fmt::format("{}, {}", cluster.name, timeline.value().stack);
   run->is_simulated = true;
+  constexpr double kNsPerUs = 1000;
+  run->total_ns = std::llround(
+      kNsPerUs * (timeline.value().forward.total_us + timeline.value().backward.total_us));
   run->events = std::move(timeline.value().events);
   sort_by_start(run->events);
   return SharedRun(std::move(run));

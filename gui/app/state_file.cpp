@@ -1,7 +1,7 @@
 #include "gui/app/app_state.h"
+#include "gui/app/document/target_json.h"
 #include "gui/app/lesson.h"
 #include "gui/app/prediction.h"
-#include "gui/app/document/target_json.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,9 +11,9 @@ namespace cpscope::gui {
 namespace {
 
 constexpr int kSchema = 1;
-constexpr std::array<std::string_view, 9> kDialogNames = {"none",        "open_file",   "save_file",
-                                                          "open_record", "find",        "help",
-                                                          "lessons",     "export_file", "unsaved"};
+constexpr std::array<std::string_view, 10> kDialogNames = {
+    "none", "open_file", "save_file",   "open_record", "find",
+    "help", "lessons",   "export_file", "unsaved",     "welcome"};
 
 StateJson write_span(AxisSpan span) { return StateJson::array({span.lo, span.hi}); }
 
@@ -49,7 +49,7 @@ void read_cameras(JsonReader reader, std::array<Camera, kViewKinds.size()>& came
 
 /// The content of a state file before it is validated.
 struct WantedState {
-  std::string scenario, path, cluster, stack;
+  std::string scenario, path, order, cluster, stack;
   ThemeName theme = ThemeName::dark;
   Playhead playhead;
   double speed = 1.0;
@@ -57,7 +57,8 @@ struct WantedState {
   Target selection;
   std::optional<ViewKind> focus_view;
   bool is_enlarged = false, is_cumulative = false, shows_time = false, is_by_step = false,
-       is_beside_b = false, shows_ways = false;
+       is_beside_b = false, shows_ways = false, is_by_rank = false;
+  MaskColors mask_colors = MaskColors::classes;
   int64_t focus_rank = 0, other_rank = -1, tensor = 0, lesson = -1, lesson_step = 0;
   Dialog dialog = Dialog::none;
 };
@@ -83,12 +84,24 @@ void read_focus(JsonReader& reader, WantedState& wanted) {
   if (!wanted.focus_view && !name.empty()) reader.fail("focus_view", "is no view");
 }
 
+void read_mask_colors(JsonReader& reader, WantedState& wanted) {
+  std::string name(to_name(wanted.mask_colors));
+  reader.optional_text("mask_colors", name);
+  const auto it = std::find_if(kMaskColors.begin(), kMaskColors.end(),
+                               [&](MaskColors colors) { return to_name(colors) == name; });
+  if (it == kMaskColors.end())
+    reader.fail("mask_colors", "is neither class, owner nor step");
+  else
+    wanted.mask_colors = *it;
+}
+
 WantedState read_wanted(JsonReader reader) {
   WantedState wanted;
   int64_t schema = 0;
   reader.integer("schema", kSchema, kSchema, schema);
   reader.text("scenario", wanted.scenario);
   reader.text("path", wanted.path);
+  reader.optional_text("order", wanted.order);
   std::string theme, dialog;
   reader.text("theme", theme);
   if (const auto named = parse_theme(theme))
@@ -109,6 +122,8 @@ WantedState read_wanted(JsonReader reader) {
   reader.optional_text("cluster", wanted.cluster);
   reader.optional_text("stack", wanted.stack);
   reader.optional_boolean("shows_ways", wanted.shows_ways);
+  reader.optional_boolean("is_by_rank", wanted.is_by_rank);
+  read_mask_colors(reader, wanted);
   reader.boolean("is_by_step", wanted.is_by_step);
   reader.boolean("is_beside_b", wanted.is_beside_b);
   reader.text("dialog", dialog);
@@ -168,6 +183,8 @@ void take_over(AppState& state, WantedState wanted, Document document) {
   state.is_cumulative = wanted.is_cumulative;
   choose_cluster(state, wanted.cluster, wanted.stack);
   state.shows_time = wanted.shows_time;
+  state.is_by_rank = wanted.is_by_rank;
+  state.mask_colors = wanted.mask_colors;
   state.shows_ways = wanted.shows_ways;
   state.is_by_step = wanted.is_by_step;
   state.is_beside_b = wanted.is_beside_b;
@@ -184,6 +201,7 @@ std::string save_state(const AppState& state) {
   json["schema"] = kSchema;
   json["scenario"] = is_open ? state.document.text() : "";
   json["path"] = state.document.path();
+  if (const std::string order = state.document.moved_order(); !order.empty()) json["order"] = order;
   json["theme"] = to_name(state.theme);
   json["playhead"] = {{"unit", state.playhead.is_by_stage ? "stage" : "step"},
                       {"index", state.playhead.index},
@@ -203,6 +221,8 @@ std::string save_state(const AppState& state) {
     json["stack"] = state.prediction.stack;
   }
   if (state.shows_ways) json["shows_ways"] = true;
+  if (state.is_by_rank) json["is_by_rank"] = true;
+  if (state.mask_colors != MaskColors::classes) json["mask_colors"] = to_name(state.mask_colors);
   json["is_by_step"] = state.is_by_step;
   json["is_beside_b"] = state.is_beside_b;
   json["dialog"] = kDialogNames[static_cast<size_t>(state.dialog)];
@@ -220,7 +240,10 @@ std::optional<Error> load_state(AppState& state, std::string_view json, const st
   if (!has_page(wanted)) return bad_state("lesson and lesson_step name no page", path);
   Document document;
   if (!wanted.scenario.empty()) {
-    if (auto error = document.load_text(wanted.scenario, wanted.path)) return error;
+    if (auto error = wanted.order.empty()
+                         ? document.load_text(wanted.scenario, wanted.path)
+                         : document.load_with_order(wanted.scenario, wanted.path, wanted.order))
+      return error;
     document.wait();
     if (document.refusal()) return document.refusal();
     if (std::string misfit = find_misfit(wanted, *document.plan()); !misfit.empty())

@@ -6,6 +6,21 @@
 namespace cpscope::gui {
 namespace {
 
+/// Triples of the forward, if every step waits for its busiest rank.
+double critical_path(const PlanIndex& plan) {
+  const PlanSummary& summary = plan.summary();
+  return summary.critical_path_over_ideal * static_cast<double>(summary.visible_pairs) /
+         plan.num_ranks();
+}
+
+/// Of two compared plans, the one with less to wait for ends earlier on a common scale.
+double find_stretch(const AppState& state, const PlanIndex* plan) {
+  if (state.pinned == nullptr || plan == nullptr || state.plan() == nullptr) return 1;
+  const double own = critical_path(*plan);
+  const double longest = std::max(critical_path(*state.pinned), critical_path(*state.plan()));
+  return own > 0 ? std::max(1.0, longest / own) : 1;
+}
+
 ViewInput view_input_of(const AppState& state, ViewKind kind, const SharedPlan& plan) {
   ViewInput input;
   input.plan = plan.get();
@@ -25,6 +40,9 @@ ViewInput view_input_of(const AppState& state, ViewKind kind, const SharedPlan& 
     input.run_b = runs.b.get();
   }
   input.is_by_step = state.is_by_step;
+  input.is_by_rank = state.is_by_rank;
+  input.mask_colors = state.mask_colors;
+  if (kind == ViewKind::timeline) input.stretch = find_stretch(state, plan.get());
   const Comparison& comparison = state.comparison;
   if (kind == ViewKind::numbers && state.is_beside_b && comparison.view && input.run_a &&
       comparison.a == state.run_a && comparison.b == state.run_b)

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -268,6 +269,48 @@ std::string ways_refusal(const AppState& state) {
 
 double ways_progress(const AppState& state) {
   return std::max(state.ways.share, state.ways.task.progress());
+}
+
+namespace {
+
+/// By how much the batch is multiplied to have about kManyTokens; 1 when it is not.
+int64_t enlargement(const AppState& state) {
+  if (!state.document.is_valid()) return 1;
+  const Batch& batch = state.document.scenario().batch;
+  const int64_t tokens = std::accumulate(batch.lengths.begin(), batch.lengths.end(), int64_t{0});
+  const Attention& attention = state.document.scenario().attention;
+  const bool is_of_lengths = attention.mask_type != MaskType::slices && !batch.generator &&
+                             batch.positions_file.empty() &&
+                             state.document.scenario().parallel.layout != LayoutKind::indices;
+  return tokens > 0 && is_of_lengths ? std::max<int64_t>(1, kManyTokens / tokens) : 1;
+}
+
+}  // namespace
+
+std::string warn_of_launches(const AppState& state) {
+  const SharedCandidates shown = shown_ways(state);
+  if (!shown || shown->best < 0) return "";
+  const Candidate& best = shown->candidates[static_cast<size_t>(shown->best)];
+  const double share = (best.mean.launch_us + best.mean.host_us) / best.total_us();
+  constexpr double kMost = 0.4;
+  if (!(share > kMost)) return "";
+  return fmt::format(
+      "Launches and the host take {} of this time: with so few tokens the number of kernels decides. A larger "
+      "batch may have another order.",
+      print_share(share));
+}
+
+bool enlarge_batch(AppState& state) {
+  const int64_t by = enlargement(state);
+  if (by < 2) return false;
+  Scenario scenario = state.document.scenario();
+  Batch& batch = scenario.batch;
+  for (std::vector<int64_t>* sizes :
+       {&batch.lengths, &batch.slots, &batch.kv_lengths, &batch.kv_slots})
+    for (int64_t& size : *sizes) size *= by;
+  edit_scenario(state, std::move(scenario), "batch.lengths");
+  state.document.end_edit();
+  return true;
 }
 
 bool take_way(AppState& state, int64_t candidate) {

@@ -2,6 +2,7 @@
 
 #include "gui/app/app_state.h"
 #include "gui/app/inspect.h"
+#include "gui/model/axis.h"
 
 #include <cstdint>
 #include <string>
@@ -31,6 +32,16 @@ SharedCandidates shown_ways(const AppState& state);
 std::string ways_refusal(const AppState& state);
 /// Progress of the comparison, [0, 1].
 double ways_progress(const AppState& state);
+
+/// With this many tokens arithmetic and wires decide which way is fast, not launches.
+inline constexpr int64_t kManyTokens = 128 * kKi;
+
+/// Warns when launches take most of the recommended way's time, so that the ways are in another
+/// order than those of a large batch; empty otherwise.
+std::string warn_of_launches(const AppState& state);
+/// Multiplies every length and slot, so that the batch has about kManyTokens, as one edit. Returns
+/// false when it has as many, or no lengths of its own.
+bool enlarge_batch(AppState& state);
 
 /// Makes a candidate the scenario's own way, as one edit that undo reverts. Returns false for a
 /// candidate that is rejected, is already the own one, or does not exist.

@@ -96,6 +96,19 @@ std::string print_count(int64_t count) {
   return digits;
 }
 
+size_t find_line_break(std::string_view text, size_t from) {
+  const auto is_digit = [&](size_t at) {
+    return at < text.size() && text[at] >= '0' && text[at] <= '9';
+  };
+  for (size_t at = text.find(' ', from); at != std::string_view::npos;
+       at = text.find(' ', at + 1)) {
+    const bool is_inside = at > 0 && is_digit(at - 1) && is_digit(at + 1) && is_digit(at + 2) &&
+                           is_digit(at + 3) && !is_digit(at + 4);
+    if (!is_inside) return at;
+  }
+  return std::string_view::npos;
+}
+
 std::string print_range(int64_t begin, int64_t end) {
   return fmt::format("[{}, {})", print_count(begin), print_count(end));
 }

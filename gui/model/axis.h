@@ -19,6 +19,9 @@ inline constexpr int64_t kKi = 1024;
 
 /// "131 072", "-4 096".
 std::string print_count(int64_t count);
+/// The next blank at or after `from` where a line may break, which is not inside "131 072"; npos if
+/// there is none.
+size_t find_line_break(std::string_view text, size_t from = 0);
 /// "[0, 1 024)".
 std::string print_range(int64_t begin, int64_t end);
 /// "0", "640", "4 Ki", "128 Ki", "1 Mi", "1.5 Mi" if that is exact, otherwise as print_count.

@@ -26,7 +26,7 @@ std::vector<std::string> wrap(const ViewInput& input, const std::string& text, F
   std::vector<std::string> lines;
   std::string line;
   for (size_t at = 0; at < text.size();) {
-    size_t end = text.find(' ', at);
+    size_t end = find_line_break(text, at);
     if (end == std::string::npos) end = text.size();
     const std::string word = text.substr(at, end - at);
     const std::string longer = line.empty() ? word : line + " " + word;

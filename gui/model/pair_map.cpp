@@ -154,7 +154,7 @@ std::vector<CellClass> classify_cells(const PlanIndex& index, const PairGrid& gr
     for (int64_t column = 0; column < grid.columns(); ++column) {
       const int64_t count = counts[grid.at(row, column)];
       CellClass& into = classes[grid.at(row, column)];
-      if (count == grid.area(row, column)) {
+      if (count > 0 && count == q_tokens[row] * k_tokens[column]) {
         into = CellClass::full;
       } else if (count > 0) {
         into = CellClass::partial;

@@ -42,7 +42,7 @@ struct PairGrid {
 std::vector<int64_t> count_cells(const PlanIndex& index, const PairGrid& grid);
 
 /// padding: no pair of the cell has a token on both sides. empty: no pair is visible. full: all
-/// pairs are visible.
+/// pairs of tokens are visible; padding beside them is left out of the work, not masked.
 enum class CellClass : uint8_t { empty, partial, full, padding };
 
 /// The number of valid tokens in each cell of one axis.

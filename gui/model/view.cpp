@@ -20,4 +20,16 @@ std::string_view to_name(ViewKind kind) {
   return "";
 }
 
+std::string_view to_name(MaskColors colors) {
+  switch (colors) {
+    case MaskColors::classes:
+      return "class";
+    case MaskColors::owners:
+      return "owner";
+    case MaskColors::steps:
+      return "step";
+  }
+  return "";
+}
+
 }  // namespace cpscope::gui

@@ -100,6 +100,7 @@ struct RunView {
   std::vector<ErrorField> errors;
   std::vector<ItemEvent> events;  // by start; empty without a clock
   bool is_simulated = false;
+  int64_t total_ns = 0;          // predicted: both passes, with what follows their last items
   std::string against;           // its reference: "the oracle", "B: cuda"
   std::string verdict;           // one sentence; empty when the run was not judged
   std::optional<bool> passed;    // its verdict, where there is one
@@ -108,6 +109,12 @@ struct RunView {
   std::shared_ptr<const StepErrors> steps;  // each step against its exact result; may be null
   std::string without_steps;                // then the reason, and what to do
 };
+
+/// What the colours of the mask tell besides later, done and now.
+enum class MaskColors : uint8_t { classes, owners, steps };
+inline constexpr std::array kMaskColors = {MaskColors::classes, MaskColors::owners,
+                                           MaskColors::steps};
+std::string_view to_name(MaskColors colors);
 
 /// All inputs of a view.
 struct ViewInput {
@@ -125,6 +132,9 @@ struct ViewInput {
   bool shows_time = false;     // timeline: nanoseconds of the run instead of steps
   int32_t tensor = 0;          // numbers: index in kErrorTensors
   bool is_by_step = false;     // numbers: what the current step wrote instead of the answer
+  bool is_by_rank = false;     // mask: tokens in the order of ranks instead of the sequence
+  MaskColors mask_colors = MaskColors::classes;
+  double stretch = 1;  // timeline: the axis is this many times as long as the plan
   const RunView* run_a = nullptr;
   const RunView* run_b = nullptr;
   double progress = 1.0;     // progress inside a reorder stage: 0 before, 1 after

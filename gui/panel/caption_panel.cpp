@@ -24,21 +24,12 @@ void build_caption(Ui& ui, const Box& box, CaptionMemo& memo) {
 }
 
 void build_lesson(Ui& ui, const Box& box) {
-  if (begin_panel(ui, "lesson", box, true)) {
+  if (begin_panel(ui, "lesson", box)) {
     AppState& state = ui.state;
     const auto lessons = all_lessons();
     const Lesson& lesson = lessons[static_cast<size_t>(state.lesson.lesson)];
     const LessonStep* step = current_step(state);
-    panel_heading(
-        ui, "Lesson " + std::to_string(state.lesson.lesson + 1) + ": " + std::string(lesson.title),
-        lesson.question);
-    flow_spans(ui, lesson_text(state), ImGui::GetContentRegionAvail().x, "lesson");
-    if (step != nullptr && !step->ask.empty()) {
-      const bool is_done = is_lesson_done(state);
-      const WithFont font(ui, Face::strong, kTextSize);
-      show_wrapped(ui, (is_done ? "Done: " : "Try it: ") + std::string(step->ask),
-                   is_done ? Role::faint_text : Role::accent);
-    }
+    // The buttons come first: they stay where they are, however long the text is.
     command_button(ui, "lesson.previous", "Back");
     ImGui::SameLine();
     command_button(ui, "lesson.next", "Next");
@@ -49,6 +40,25 @@ void build_lesson(Ui& ui, const Box& box) {
               Role::faint_text);
     ImGui::SameLine();
     command_button(ui, "lesson.close", "Close");
+    const std::string title =
+        "Lesson " + std::to_string(state.lesson.lesson + 1) + ": " + std::string(lesson.title);
+    {
+      const WithFont font(ui, Face::strong, kTextSize);
+      const float rest = ImGui::GetWindowContentRegionMax().x - ImGui::GetItemRectMax().x +
+                         ImGui::GetWindowPos().x - ui.px(20);
+      if (ImGui::CalcTextSize(title.c_str()).x < rest) ImGui::SameLine(0, ui.px(20));
+    }
+    panel_heading(ui, title, lesson.question);
+    ImGui::BeginChild("text");
+    flow_spans(ui, lesson_text(state), ImGui::GetContentRegionAvail().x, "lesson");
+    if (step != nullptr && !step->ask.empty()) {
+      const bool is_done = is_lesson_done(state);
+      const WithFont font(ui, Face::strong, kTextSize);
+      show_wrapped(ui, (is_done ? "Done: " : "Try it: ") + std::string(step->ask),
+                   is_done ? Role::text : Role::accent);
+      name_item(ui, "lesson.ask");
+    }
+    ImGui::EndChild();
   }
   end_panel();
 }

@@ -3,6 +3,7 @@
 #include "gui/app/find/find.h"
 #include "gui/app/lesson.h"
 #include "gui/app/ways.h"
+#include "gui/panel/imgui_compat.h"
 #include "gui/panel/panels.h"
 
 #include <algorithm>
@@ -13,6 +14,13 @@
 
 namespace cpscope::gui {
 namespace {
+
+/// Goes on in the same line at a logical x, or in the next line where that leaves no room for
+/// words.
+void next_column(const Ui& ui, float x) {
+  constexpr float kLeastRoom = 150;
+  if (ImGui::GetWindowContentRegionMax().x >= ui.px(x + kLeastRoom)) ImGui::SameLine(ui.px(x));
+}
 
 void build_help(Ui& ui) {
   std::string_view menu;
@@ -29,8 +37,8 @@ void build_help(Ui& ui) {
     }
     ImGui::SameLine(ui.px(150));
     show_text(ui, line.title);
-    ImGui::SameLine(ui.px(360));
-    show_text(ui, line.help, Role::faint_text);
+    next_column(ui, 360);
+    show_wrapped(ui, line.help, Role::faint_text);
   }
 }
 
@@ -38,19 +46,23 @@ void build_lesson_list(Ui& ui) {
   const auto lessons = all_lessons();
   for (size_t n = 0; n < lessons.size(); ++n) {
     const std::string name = "lesson/" + std::to_string(n);
-    if (named_button(ui, name, std::to_string(n + 1) + "  " + std::string(lessons[n].title))) {
+    const bool is_typed =
+        n < 9 && compat::is_key_pressed(compat::key_of(static_cast<char>('1' + n)));
+    if (named_button(ui, name, std::to_string(n + 1) + "  " + std::string(lessons[n].title)) ||
+        is_typed) {
       ui.state.dialog = Dialog::none;
       open_lesson(ui.state, {static_cast<int32_t>(n), 0});
     }
-    ImGui::SameLine(ui.px(270));
-    show_text(ui, lessons[n].question, Role::faint_text);
+    next_column(ui, 270);
+    show_wrapped(ui, lessons[n].question, Role::faint_text);
   }
 }
 
-/// A text field for a path. `act` is called with the path.
+/// A text field for a path, at first `first`. `act` is called with the path.
 template <class Act>
-void build_path(Ui& ui, TypedText& typed, const char* hint, const char* verb, Act act) {
-  if (typed.field != "dialog") typed = {"dialog", "", ""};
+void build_path(Ui& ui, TypedText& typed, const char* hint, const char* verb, Act act,
+                const std::string& first = "") {
+  if (typed.field != "dialog") typed = {"dialog", first, ""};
   if (ImGui::IsWindowAppearing()) ImGui::SetKeyboardFocusHere();
   ImGui::SetNextItemWidth(-ui.px(90));
   const bool is_entered =
@@ -65,6 +77,9 @@ void build_path(Ui& ui, TypedText& typed, const char* hint, const char* verb, Ac
     act(path);
   }
 }
+
+constexpr uint8_t kShade = 150;    // of 255: the views behind a dialog stay visible
+constexpr float kNameWidth = 230;  // of a column of shipped names
 
 void build_open(Ui& ui, TypedText& typed) {
   const char* hint = ui.state.services.is_page
@@ -82,14 +97,17 @@ void build_open(Ui& ui, TypedText& typed) {
   });
   ImGui::Spacing();
   show_text(ui, "Shipped scenarios", Role::faint_text);
+  const int columns =
+      std::max(1, static_cast<int>(ImGui::GetContentRegionAvail().x / ui.px(kNameWidth)));
   int column = 0;
   // A path matches no name; then all names are shown.
   std::vector<NameMatch> matches = match_names(names, typed.text);
   if (matches.empty()) matches = match_names(names, "");
   for (const NameMatch& match : matches) {
     const std::string& name = names[match.index];
-    if (column++ % 3 != 0)
-      ImGui::SameLine(ui.px(230.0f * static_cast<float>((column - 1) % 3) + 10));
+    if (column % columns != 0)
+      ImGui::SameLine(ui.px(kNameWidth * static_cast<float>(column % columns) + 10));
+    ++column;
     if (named_button(ui, "dialog/" + name, name)) {
       ui.state.dialog = Dialog::none;
       typed = {};
@@ -98,9 +116,52 @@ void build_open(Ui& ui, TypedText& typed) {
   }
 }
 
+/// The first words of a window that nobody gave a file.
+void build_welcome(Ui& ui) {
+  AppState& state = ui.state;
+  show_wrapped(
+      ui,
+      "Attention of one batch, split over many GPUs: which rank owns which token, what each "
+      "computes in each step, which bytes travel, and whether the answer is right. Every "
+      "picture is of one plan that was proved before it is shown.");
+  ImGui::Spacing();
+  if (state.document.is_open()) {
+    const Scenario& scenario = state.document.scenario();
+    show_text(ui, "Open now", Role::faint_text);
+    {
+      const WithFont font(ui, Face::strong, kTextSize);
+      show_wrapped(ui, scenario.title);
+    }
+    show_wrapped(ui, scenario.question);
+    ImGui::Spacing();
+  }
+  const auto close = [&] { state.dialog = Dialog::none; };
+  if (named_button(ui, "welcome/lesson", "Start lesson 1")) {
+    close();
+    open_lesson(state, {0, 0});
+  }
+  next_column(ui, 230);
+  show_wrapped(ui, "Short pages with something to do on each.", Role::faint_text);
+  if (named_button(ui, "welcome/explore", "Explore this scenario")) close();
+  next_column(ui, 230);
+  show_wrapped(ui, "Play moves through the steps. F1 lists all keys.", Role::faint_text);
+  if (named_button(ui, "welcome/own", "Open a scenario of mine..."))
+    state.dialog = Dialog::open_file;
+  next_column(ui, 230);
+  show_wrapped(
+      ui,
+      "Or change ranks, lengths and mask in the panel Scenario: every change is planned and "
+      "proved at once.",
+      Role::faint_text);
+}
+
 void build_save(Ui& ui, TypedText& typed) {
-  build_path(ui, typed, "path of the new file (.toml)", "Save",
-             [&](const std::string& path) { save_scenario(ui.state, path); });
+  build_path(
+      ui, typed, "path of the new file (.toml)", "Save",
+      [&](const std::string& path) { save_scenario(ui.state, path); }, ui.state.document.path());
+  show_wrapped(
+      ui, "Comments and keys that the file had stay as they are. A file of that name is replaced.",
+      Role::faint_text);
 }
 
 /// Asks before unsaved changes are lost by quitting.
@@ -113,10 +174,10 @@ void build_unsaved(Ui& ui) {
   if (named_button(ui, "unsaved/save", "Save")) {
     state.dialog = Dialog::none;
     state.quits_when_saved = true;
-    if (path.empty())
-      state.dialog = Dialog::save_file;
-    else
+    if (state.document.has_file())
       save_scenario(state, path);
+    else
+      state.dialog = Dialog::save_file;
   }
   ImGui::SameLine();
   if (named_button(ui, "unsaved/discard", "Discard")) {
@@ -154,8 +215,8 @@ void build_find(Ui& ui, TypedText& typed) {
     const bool is_chosen =
         named_button(ui, "found/" + std::to_string(n), found.title) || (is_entered && n == 0);
     if (ImGui::IsItemHovered()) ui.hovered = found.target;
-    ImGui::SameLine(ui.px(290));
-    show_text(ui, found.detail, Role::faint_text);
+    next_column(ui, 290);
+    show_wrapped(ui, found.detail, Role::faint_text);
     if (!is_chosen) continue;
     select(ui.state, found.target);
     apply_command(ui.state, "view.frame");
@@ -172,8 +233,8 @@ void build_export(Ui& ui, TypedText& typed) {
   show_wrapped(ui,
                "Writes the view \"" + name +
                    "\": the ending of the name says whether as a picture that explains itself "
-                   "(.svg, .png) or as the figures behind it (.csv). Focus another view with 1 "
-                   "to 7. Ctrl+S writes the whole window.",
+                   "(.svg, .png) or as the figures behind it (.csv). Before, 1 to 7 focus "
+                   "another view. Ctrl+S writes the whole window.",
                Role::faint_text);
   build_path(ui, typed, "path of the new file (.svg, .png or .csv)", "Write",
              [&](const std::string& path) {
@@ -187,6 +248,19 @@ void build_export(Ui& ui, TypedText& typed) {
                ui.state.wish = ExportWish::picture;
                ui.state.wish_path = path;
              });
+}
+
+/// Covers the whole window below a dialog, so that the mouse reaches nothing behind it.
+void shade_views(Ui& ui, Size display) {
+  ImGui::SetNextWindowPos({0, 0});
+  ImGui::SetNextWindowSize({display.width, display.height});
+  ImGui::PushStyleColor(ImGuiCol_WindowBg,
+                        vector_of(ui.theme.of(Role::background).with_alpha(kShade)));
+  ImGui::Begin("shade", nullptr,
+               ImGuiWindowFlags_NoDecoration | ImGuiWindowFlags_NoMove | ImGuiWindowFlags_NoNav |
+                   ImGuiWindowFlags_NoSavedSettings | ImGuiWindowFlags_NoFocusOnAppearing);
+  ImGui::End();
+  ImGui::PopStyleColor();
 }
 
 std::string_view title_of(Dialog dialog) {
@@ -207,6 +281,8 @@ std::string_view title_of(Dialog dialog) {
       return "Export";
     case Dialog::unsaved:
       return "Save the changes?";
+    case Dialog::welcome:
+      return "cpscope: context-parallel attention, step by step";
     case Dialog::none:
       break;
   }
@@ -225,7 +301,9 @@ void build_dialog(Ui& ui, Size display, TypedText& typed) {
   const float height =
       std::min(display.height - ui.px(80), ui.px(dialog == Dialog::help      ? 720
                                                  : dialog == Dialog::unsaved ? 130
+                                                 : dialog == Dialog::welcome ? 280
                                                                              : 480));
+  shade_views(ui, display);
   ImGui::SetNextWindowPos({(display.width - width) / 2, (display.height - height) / 3});
   ImGui::SetNextWindowSize({width, height});
   ImGui::SetNextWindowFocus();
@@ -243,6 +321,7 @@ void build_dialog(Ui& ui, Size display, TypedText& typed) {
     if (dialog == Dialog::find) build_find(ui, typed);
     if (dialog == Dialog::export_file) build_export(ui, typed);
     if (dialog == Dialog::unsaved) build_unsaved(ui);
+    if (dialog == Dialog::welcome) build_welcome(ui);
   }
   ImGui::End();
   if (!is_kept) apply_command(ui.state, "select.clear");

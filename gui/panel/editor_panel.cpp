@@ -7,6 +7,7 @@
 #include <charconv>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <imgui_stdlib.h>
@@ -15,6 +16,60 @@ namespace cpscope::gui {
 namespace {
 
 constexpr float kLabelWidth = 112;
+
+/// What a choice means; empty for names that say it themselves.
+std::string_view explain_choice(LayoutKind kind) {
+  switch (kind) {
+    case LayoutKind::contiguous:
+      return "Rank r owns the r-th part of the packed buffer";
+    case LayoutKind::dual_chunk:
+      return "Zigzag in each sequence: rank r owns chunks r and 2P-1-r of 2P (TransformerEngine)";
+    case LayoutKind::dual_chunk_packed:
+      return "Zigzag over the packed buffer: rank r owns chunks r and 2P-1-r of 2P (PyTorch)";
+    case LayoutKind::striped:
+      return "Tokens are assigned to ranks round-robin";
+    case LayoutKind::lpt:
+      return "Chunks of equal size, the largest attention area first, to the least loaded rank";
+    case LayoutKind::lpt_local:
+      return "Like lpt, but chunks stay where their keys are, if that costs little balance";
+    case LayoutKind::indices:
+      return "An order from a file, or of chunks that were dragged to other ranks";
+  }
+  return "";
+}
+std::string_view explain_choice(CommType type) {
+  switch (type) {
+    case CommType::p2p:
+      return "A ring: keys and values go from rank to rank, one hop a step";
+    case CommType::a2a:
+      return "All-to-all: each rank gets all tokens of some heads (Ulysses)";
+    case CommType::all_gather:
+      return "Every rank gathers all keys and values first";
+    case CommType::group_cast:
+      return "Every rank is sent only the keys and values that its queries see";
+    case CommType::pass_q:
+      return "A ring of queries; partial results go home";
+    default:
+      return "";
+  }
+}
+template <class E>
+std::string_view explain_choice(E) {
+  return "";
+}
+
+/// Gives a layout of dispatched chunks enough of them for balance: with the usual 512 tokens a
+/// small batch would be padded to one chunk a rank.
+void fit_dispatch_chunk(Scenario& scenario) {
+  constexpr int64_t kLeastChunks = 4;  // of each rank
+  Parallel& parallel = scenario.parallel;
+  if (parallel.layout != LayoutKind::lpt && parallel.layout != LayoutKind::lpt_local) return;
+  int64_t tokens = 0;
+  for (const int64_t slot : scenario.batch.slots) tokens += slot;
+  const int64_t most = std::max<int64_t>(1, tokens / (kLeastChunks * parallel.cp_size));
+  while (parallel.dispatch_chunk > most)
+    parallel.dispatch_chunk = std::max<int64_t>(1, parallel.dispatch_chunk / 2);
+}
 
 /// The fields of one frame: each change passes a changed copy of the scenario to the document at
 /// once.
@@ -37,11 +92,12 @@ class Editor {
     begin(label, tip);
     if (ImGui::BeginCombo(id(key).c_str(), std::string(to_name(value)).c_str())) {
       for (const E one : all) {
-        if (ImGui::Selectable(std::string(to_name(one)).c_str(), one == value) && one != value) {
+        if (menu_item(std::string(to_name(one)), {}, one == value) && one != value) {
           value = one;
           changed(key, true);
         }
         name_item(ui_, "edit/" + std::string(key) + "/" + std::string(to_name(one)));
+        show_tip(ui_, explain_choice(one));
       }
       ImGui::EndCombo();
     }
@@ -56,7 +112,7 @@ class Editor {
     const std::string now(dtype_name(numerics));
     if (ImGui::BeginCombo(id(kKey).c_str(), now.c_str())) {
       const auto offer = [&](const std::string& name, Dtype of_answers, bool is_fp8) {
-        if (ImGui::Selectable(name.c_str(), name == now) && name != now) {
+        if (menu_item(name, {}, name == now) && name != now) {
           numerics.dtype = of_answers;
           numerics.fp8 = is_fp8 ? std::optional(Fp8{}) : std::nullopt;
           changed(kKey, true);
@@ -160,11 +216,13 @@ class Editor {
     ImGui::AlignTextToFramePadding();
     show_text(ui_, label, Role::faint_text);
     show_tip(ui_, tip);
+    tip_ = tip;
     ImGui::SameLine(ui_.px(10 + kLabelWidth));
     ImGui::SetNextItemWidth(-FLT_MIN);
   }
 
   void changed(const char* key, bool is_whole) {
+    if (std::string_view(key) == "parallel.layout") fit_dispatch_chunk(scenario_);
     edit_scenario(ui_.state, scenario_, key);
     if (is_whole) ui_.state.document.end_edit();
   }
@@ -176,6 +234,7 @@ class Editor {
   /// Shows the field's name, and the planner's complaint about its value next to it.
   void finish(const char* key) {
     name_item(ui_, "edit/" + std::string(key));
+    show_tip(ui_, tip_);
     const Complaint* complaint = find_complaint(ui_.state.document.refusal(), key);
     if (complaint == nullptr) return;
     const ImVec2 lo = ImGui::GetItemRectMin(), hi = ImGui::GetItemRectMax();
@@ -187,6 +246,7 @@ class Editor {
   Ui& ui_;
   TypedText& typed_;
   Scenario scenario_;
+  std::string_view tip_;  // of the field that is being built
 };
 
 void edit_parallel(Ui& ui, Editor& editor) {
@@ -315,8 +375,12 @@ void edit_numerics(Editor& editor) {
 void show_refusal(Ui& ui) {
   const auto& refusal = ui.state.document.refusal();
   if (!refusal) return;
-  show_wrapped(ui, "! This scenario has no plan; the picture shows the last one that had.",
-               Role::error);
+  show_wrapped(
+      ui,
+      ui.state.plan() == nullptr
+          ? "! This scenario has no plan."
+          : "! This scenario has no plan; the greyed pictures are of the last one that had.",
+      Role::error);
   for (const Complaint& complaint : refusal->complaints) {
     show_wrapped(ui, complaint.what, Role::error);
     if (!complaint.hint.empty()) show_wrapped(ui, complaint.hint, Role::faint_text);
@@ -332,6 +396,9 @@ void build_editor(Ui& ui, const Box& box, TypedText& typed) {
     if (!document.is_open()) {
       show_wrapped(ui, "No scenario is open. Open one with Ctrl+O, or drop a .toml file here.",
                    Role::faint_text);
+      command_button(ui, "file.open");
+      ImGui::SameLine();
+      command_button(ui, "lesson.list");
     } else {
       command_button(ui, "edit.undo");
       ImGui::SameLine();

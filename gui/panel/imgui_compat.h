@@ -5,6 +5,7 @@
 #include <new>
 
 #include <imgui.h>
+#include <imgui_internal.h>
 
 namespace cpscope::gui {
 
@@ -178,6 +179,27 @@ inline void name_keys(ImGuiIO& io) {
   for (const auto& row : rows) io.KeyMap[row.name] = static_cast<int>(row.key);
 #else
   (void)io;
+#endif
+}
+
+/// True if the last item is the one that the arrow keys have reached, and Enter is pressed on it;
+/// 1.86 itself knows only Space.
+inline bool is_item_entered() {
+  return ImGui::GetIO().NavVisible && ImGui::IsItemFocused() && !ImGui::IsItemActive() &&
+         is_key_pressed(Key::enter);
+}
+
+/// Lets arrows, Tab, Enter and Space act on the widgets of the window that is being built, from the
+/// first one on, and shows on which.
+inline void give_keys_to_window() {
+  ImGuiContext& context = *ImGui::GetCurrentContext();
+  ImGuiWindow* window = ImGui::GetCurrentWindow();
+  ImGui::FocusWindow(window);
+  ImGui::NavInitWindow(window, true);
+#if IMGUI_VERSION_NUM >= 19140
+  context.NavCursorVisible = true;
+#else
+  context.NavDisableHighlight = false;
 #endif
 }
 

@@ -4,6 +4,21 @@
 
 namespace cpscope::gui {
 
+namespace {
+
+/// All rows, one a line: "Work, forward: 2 356 776 visible pairs".
+std::string to_text(const Inspection& inspection) {
+  std::string text = inspection.heading + "\n";
+  for (const InspectionRow& row : inspection.rows) {
+    if (!row.label.empty()) text += row.label + ": ";
+    for (const Span& span : row.value) text += span.text;
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
 void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo) {
   Inspection way;
   if (begin_panel(ui, "inspector", box, true)) {
@@ -11,6 +26,10 @@ void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo) {
         ui.state.shows_ways ? (way = inspect_way(ui.state))
                             : memo.inspect(ui.state, ui.state.selected(), ui.in_background);
     panel_heading(ui, inspection.heading, "");
+    ImGui::SameLine(ImGui::GetWindowContentRegionMax().x - ImGui::CalcTextSize("Copy").x -
+                    2 * ImGui::GetStyle().FramePadding.x);
+    if (named_button(ui, "inspector.copy", "Copy"))
+      ImGui::SetClipboardText(to_text(inspection).c_str());
     for (size_t n = 0; n < inspection.rows.size(); ++n) {
       const InspectionRow& row = inspection.rows[n];
       ImGui::PushID(static_cast<int>(n));
@@ -56,6 +75,8 @@ void build_comparison(Ui& ui, const Box& box) {
         };
         show(figure.first, figure.better < 0);
         show(figure.second, figure.better > 0);
+        show(figure.change, false);
+        name_item(ui, "comparison/" + std::to_string(n));
         ImGui::EndGroup();
       }
     }

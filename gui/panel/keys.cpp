@@ -40,6 +40,8 @@ std::optional<compat::Key> key_of(const std::string& name) {
   return std::nullopt;
 }
 
+bool is_function_key(const std::string& key) { return key.size() >= 2 && key[0] == 'F'; }
+
 bool was_typed(const ImGuiIO& io, char character) {
   for (const ImWchar typed : io.InputQueueCharacters)
     if (typed == static_cast<ImWchar>(character)) return true;
@@ -57,7 +59,17 @@ bool is_pressed(const Chord& chord) {
 }  // namespace
 
 void answer_keys(Ui& ui) {
+  // A dialog gets all keys except the one that closes it.
+  if (ui.state.dialog != Dialog::none) {
+    if (is_pressed({.key = "Esc"})) apply_command(ui.state, "select.clear");
+    return;
+  }
+  // So does an open menu or list, which closes itself.
+  constexpr ImGuiPopupFlags kAny = ImGuiPopupFlags_AnyPopupId | ImGuiPopupFlags_AnyPopupLevel;
+  if (ImGui::IsPopupOpen("", kAny)) return;
   const bool types = ImGui::GetIO().WantTextInput;
+  // The keys of a panel with fields are its own, except those with Ctrl or Alt and function keys.
+  const bool has_fields = ui.state.key_area != KeyArea::views;
   for (const Command& command : all_commands()) {
     for (const Chord& chord : chords_of(command)) {
       // While the user types, text fields get all keys except Esc and those Ctrl shortcuts that
@@ -65,6 +77,8 @@ void answer_keys(Ui& ui) {
       const bool is_editing = chord.key == "A" || chord.key == "C" || chord.key == "V" ||
                               chord.key == "X" || chord.key == "Y" || chord.key == "Z";
       if (types && chord.key != "Esc" && (!chord.has_ctrl || is_editing)) continue;
+      const bool is_plain = !chord.has_ctrl && !chord.has_alt && !is_function_key(chord.key);
+      if (has_fields && is_plain && chord.key != "Esc") continue;
       if (!is_pressed(chord)) continue;
       apply_command(ui.state, command.id);
       return;

@@ -1,10 +1,12 @@
 #pragma once
 
 #include "gui/app/inspect.h"
+#include "gui/app/scenario_menu.h"
 #include "gui/panel/ui.h"
 
 #include <map>
 #include <string>
+#include <vector>
 
 namespace cpscope::gui {
 
@@ -15,8 +17,13 @@ struct TypedText {
   std::string complaint;  // why the text was not accepted, or empty
 };
 
+/// The shipped scenarios of the menu, read when it opens for the first time.
+struct ScenarioMenu {
+  std::vector<ScenarioGroup> groups;
+};
+
 /// The first line of the window: the menu bar and the name of the open scenario.
-void build_menu_bar(Ui& ui);
+void build_menu_bar(Ui& ui, ScenarioMenu& scenarios);
 /// The playhead's buttons and track, and the progress of runs.
 void build_transport(Ui& ui, const Box& box);
 /// Input fields for the scenario: every change makes a new plan.

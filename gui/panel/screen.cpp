@@ -1,5 +1,6 @@
 #include "gui/panel/screen.h"
 
+#include "gui/panel/narrow_panel.h"
 #include "gui/panel/panels.h"
 #include "gui/panel/view_panel.h"
 #include "gui/panel/ways_panel.h"
@@ -13,18 +14,15 @@ namespace cpscope::gui {
 namespace {
 
 constexpr float kTransportHeight = 44, kCaptionHeight = 98, kLessonHeight = 120, kSideWidth = 292;
-constexpr float kComparisonHeight = 108;
+constexpr float kComparisonHeight = 128;
 /// The views shown when two plans are compared, and the right end of each column.
 constexpr std::pair<ViewKind, float> kPinnedColumns[] = {{ViewKind::layout, 0.34f},
                                                          {ViewKind::mask, 0.58f},
                                                          {ViewKind::timeline, 0.82f},
                                                          {ViewKind::balance, 1.0f}};
-/// Below this width the side panels are hidden: they would leave no room for the picture.
-constexpr float kNarrowScreen = 900;
-
 /// The boxes of the panels, in screen pixels.
 struct Places {
-  Box transport, editor, inspector, lesson, caption, comparison, ways;
+  Box transport, tabs, editor, inspector, lesson, caption, comparison, ways;
   std::array<Box, kViewKinds.size()> views{}, pinned{};
 };
 
@@ -36,16 +34,41 @@ Box cut(const Box& area, float x0, float x1, float y0, float y1) {
           at(area.y0, area.y1, y1)};
 }
 
+/// One part at a time between the transport and the text. The text of a lesson takes the place of
+/// the caption; both scroll.
+Places place_narrow(const Ui& ui, const NarrowTab& tab, Size display, float top) {
+  Places places;
+  const AppState& state = ui.state;
+  const float transport = top + narrow_transport_height(ui, display.width);
+  const float tabs = transport + narrow_tabs_height(ui, display.width);
+  const float text = std::round(state.lesson.lesson >= 0
+                                    ? std::clamp(display.height * 0.3f, ui.px(110), ui.px(260))
+                                    : std::clamp(display.height * 0.18f, ui.px(60), ui.px(150)));
+  places.transport = {0, top, display.width, transport};
+  places.tabs = {0, transport, display.width, tabs};
+  (state.lesson.lesson >= 0 ? places.lesson : places.caption) = {0, display.height - text,
+                                                                 display.width, display.height};
+  const Box area{0, tabs, display.width, display.height - text};
+  if (tab.part == NarrowPart::scenario)
+    places.editor = area;
+  else if (tab.part == NarrowPart::selection)
+    places.inspector = area;
+  else if (state.shows_ways)
+    places.ways = area;
+  else
+    places.views[static_cast<size_t>(state.focus_view.value_or(ViewKind::layout))] = area;
+  return places;
+}
+
 Places place_panels(const Ui& ui, Size display, float top) {
   Places places;
-  const bool has_side = display.width >= ui.px(kNarrowScreen);
   const bool has_lesson = ui.state.lesson.lesson >= 0;
-  const float side = has_side ? ui.px(kSideWidth) : 0;
+  const float side = ui.px(kSideWidth);
   places.transport = {0, top, display.width, top + ui.px(kTransportHeight)};
   const float caption = display.height - ui.px(kCaptionHeight);
   const float lesson = caption - (has_lesson ? ui.px(kLessonHeight) : 0);
   places.caption = {0, caption, display.width, display.height};
-  places.lesson = {0, lesson, display.width, caption};
+  if (has_lesson) places.lesson = {0, lesson, display.width, caption};
   const Box body{0, places.transport.y1, display.width, lesson};
   const float divide = std::round(body.y0 + body.height() * 0.64f);
   places.editor = {0, body.y0, side, divide};
@@ -84,6 +107,18 @@ Places place_panels(const Ui& ui, Size display, float top) {
   return places;
 }
 
+/// Gives keys to the panel that AppState::key_area names, when it is a new one. A click gives them
+/// back to the views.
+void place_keys(Ui& ui, KeyArea& last) {
+  AppState& state = ui.state;
+  ImGui::GetIO().ConfigFlags |= ImGuiConfigFlags_NavEnableKeyboard;
+  if (ImGui::IsMouseClicked(0)) state.key_area = KeyArea::views;
+  if (state.key_area == KeyArea::lesson && state.lesson.lesson < 0) state.key_area = KeyArea::views;
+  ui.keys_arrive = state.key_area != last;
+  if (ui.keys_arrive && state.key_area == KeyArea::views) ImGui::SetWindowFocus(nullptr);
+  last = state.key_area;
+}
+
 }  // namespace
 
 struct Screen::Parts {
@@ -98,6 +133,9 @@ struct Screen::Parts {
   WaysPanel ways;
   HitMap hits;
   TypedText typed;
+  NarrowTab tab;
+  ScenarioMenu menu;
+  KeyArea key_area = KeyArea::views;  // of the last frame
   InspectionMemo inspection;
   CaptionMemo caption;
   ProjectionMemo selected, hovered, pinned_selected, pinned_hovered;
@@ -135,18 +173,21 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
   Ui ui{state, fonts, textures, parts_->hits, theme, parts_->in_background};
   apply_style(theme, fonts.scale);
   const WithFont font(ui, Face::body, kTextSize);
+  place_keys(ui, parts_->key_area);
   const Target before = state.hovered;
   const int64_t way_before = state.ways.hovered;
   answer_keys(ui);
-  build_menu_bar(ui);
+  build_menu_bar(ui, parts_->menu);
   const ImVec2 display = ImGui::GetIO().DisplaySize;
   const Size size{display.x, display.y};
-  const Places places = place_panels(ui, size, ImGui::GetFrameHeight());
+  const bool narrow = is_narrow(ui, display.x);
+  if (narrow) parts_->tab.follow(state);
+  const Places places = narrow ? place_narrow(ui, parts_->tab, size, ImGui::GetFrameHeight())
+                               : place_panels(ui, size, ImGui::GetFrameHeight());
   build_transport(ui, places.transport);
-  if (places.editor.width() > 0) {
-    build_editor(ui, places.editor, parts_->typed);
-    build_inspector(ui, places.inspector, parts_->inspection);
-  }
+  if (narrow) build_narrow_tabs(ui, places.tabs, parts_->tab);
+  if (places.editor.width() > 0) build_editor(ui, places.editor, parts_->typed);
+  if (places.inspector.width() > 0) build_inspector(ui, places.inspector, parts_->inspection);
   const LitTargets lit{
       parts_->selected.find(state.document.plan(), state.selected(), ui.in_background),
       parts_->hovered.find(state.document.plan(), state.hovered, ui.in_background)};
@@ -154,7 +195,7 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
     const Box& box = places.views[static_cast<size_t>(kind)];
     if (box.width() > 0) parts_->views[static_cast<size_t>(kind)].build(ui, lit, box);
   }
-  if (state.pinned) {
+  if (state.pinned && !narrow) {
     const LitTargets pinned_lit{
         parts_->pinned_selected.find(state.pinned, state.selected(), ui.in_background),
         parts_->pinned_hovered.find(state.pinned, state.hovered, ui.in_background)};
@@ -165,8 +206,8 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
     if (places.comparison.width() > 0) build_comparison(ui, places.comparison);
   }
   if (places.ways.width() > 0) parts_->ways.build(ui, places.ways);
-  if (state.lesson.lesson >= 0) build_lesson(ui, places.lesson);
-  build_caption(ui, places.caption, parts_->caption);
+  if (places.lesson.width() > 0) build_lesson(ui, places.lesson);
+  if (places.caption.width() > 0) build_caption(ui, places.caption, parts_->caption);
   build_dialog(ui, size, parts_->typed);
   build_messages(ui, size);
   state.hovered = ui.hovered;

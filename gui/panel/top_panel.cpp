@@ -1,16 +1,18 @@
 #include "gui/app/command.h"
+#include "gui/panel/narrow_panel.h"
 #include "gui/panel/panels.h"
 
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 namespace cpscope::gui {
 namespace {
 
 constexpr float kTrack = 640, kNarrowTrack = 520;  // x where the playhead's track begins
 constexpr float kNarrowTopPanel = 1200;  // logical pixels; narrower windows use kNarrowTrack
-constexpr float kProgressWidth = 180;
+constexpr float kProgressWidth = 180, kNarrowProgressWidth = 100;
 
 void build_menu(Ui& ui, std::string_view menu) {
   const bool is_open = ImGui::BeginMenu(std::string(menu).c_str());
@@ -18,8 +20,8 @@ void build_menu(Ui& ui, std::string_view menu) {
   if (!is_open) return;
   for (const Command& command : all_commands()) {
     if (command.menu != menu) continue;
-    const std::string title(command.title), keys(command.shortcuts);
-    if (ImGui::MenuItem(title.c_str(), keys.c_str(), false, command.is_enabled(ui.state)))
+    if (menu_item(std::string(command.title), command.shortcuts, false,
+                  command.is_enabled(ui.state)))
       apply_command(ui.state, command.id);
     name_item(ui, "menu/" + std::string(menu) + "/" + std::string(command.id));
     show_tip(ui, command.help);
@@ -27,15 +29,30 @@ void build_menu(Ui& ui, std::string_view menu) {
   ImGui::EndMenu();
 }
 
-/// Shipped scenarios by name, without files.
-void build_scenario_menu(Ui& ui) {
+void build_scenario_entry(Ui& ui, const ScenarioGroup::Entry& entry) {
+  if (menu_item(entry.title, entry.name)) open_shipped(ui.state, entry.name);
+  name_item(ui, "menu/Scenarios/" + entry.name);
+  if (entry.question.empty()) return;
+  const WithFont font(ui, Face::body, kSmallSize);
+  ImGui::Indent(ui.px(10));
+  show_text(ui, entry.question, Role::faint_text);
+  ImGui::Unindent(ui.px(10));
+}
+
+/// Shipped scenarios by idea, with the question that each answers.
+void build_scenario_menu(Ui& ui, ScenarioMenu& scenarios) {
   if (ui.state.services.scenario_names.empty()) return;
   const bool is_open = ImGui::BeginMenu("Scenarios");
   name_item(ui, "menu/Scenarios");
   if (!is_open) return;
-  for (const std::string& name : ui.state.services.scenario_names) {
-    if (ImGui::MenuItem(name.c_str())) open_shipped(ui.state, name);
-    name_item(ui, "menu/Scenarios/" + name);
+  if (scenarios.groups.empty()) scenarios.groups = group_scenarios(ui.state.services);
+  for (const ScenarioGroup& group : scenarios.groups) {
+    const std::string title(group.title);
+    const bool is_group_open = ImGui::BeginMenu(title.c_str());
+    name_item(ui, "menu/Scenarios/" + title);
+    if (!is_group_open) continue;
+    for (const ScenarioGroup::Entry& entry : group.entries) build_scenario_entry(ui, entry);
+    ImGui::EndMenu();
   }
   ImGui::EndMenu();
 }
@@ -161,12 +178,12 @@ float measure_right(const Ui& ui, const std::string& rank) {
   return width + static_cast<float>(items) * ImGui::GetStyle().ItemSpacing.x;
 }
 
-void build_run_buttons(Ui& ui) {
+void build_run_buttons(Ui& ui, float progress_width) {
   AppState& state = ui.state;
   if (is_working(state)) {
     const bool is_run = state.job.task.is_running();
     const double progress = is_run ? state.job.task.progress() : state.saving.task.progress();
-    ImGui::ProgressBar(static_cast<float>(progress), {ui.px(kProgressWidth), 0},
+    ImGui::ProgressBar(static_cast<float>(progress), {ui.px(progress_width), 0},
                        is_run ? state.job.title.c_str() : "Writing figures");
     name_item(ui, "run.progress");
     ImGui::SameLine();
@@ -182,11 +199,12 @@ void build_run_buttons(Ui& ui) {
 
 }  // namespace
 
-void build_menu_bar(Ui& ui) {
+void build_menu_bar(Ui& ui, ScenarioMenu& scenarios) {
   if (!ImGui::BeginMainMenuBar()) return;
+  if (std::exchange(ui.state.opens_menus, false)) ImGui::OpenPopup("File");
   for (const std::string_view menu : all_menus()) {
     build_menu(ui, menu);
-    if (menu == "File") build_scenario_menu(ui);
+    if (menu == "File") build_scenario_menu(ui, scenarios);
   }
   const std::string text = describe_document(ui.state);
   const float begin = ImGui::GetCursorPosX() + ui.px(20);
@@ -200,54 +218,95 @@ void build_menu_bar(Ui& ui) {
   ImGui::EndMainMenuBar();
 }
 
+namespace {
+
+/// The buttons that move the playhead.
+void build_step_buttons(Ui& ui) {
+  command_button(ui, "step.first", "|<");
+  ImGui::SameLine();
+  command_button(ui, "step.previous", "<");
+  ImGui::SameLine();
+  command_button(ui, "play", ui.state.player.is_playing ? "Pause" : "Play",
+                 ui.state.player.is_playing);
+  ImGui::SameLine();
+  command_button(ui, "step.next", ">");
+  ImGui::SameLine();
+  command_button(ui, "step.last", ">|");
+}
+
+void build_place(Ui& ui) {
+  ImGui::AlignTextToFramePadding();
+  const WithFont font(ui, Face::strong, kTextSize);
+  show_text(ui, describe_place(ui.state));
+  name_item(ui, "place");
+}
+
+void build_rank_buttons(Ui& ui, const std::string& rank) {
+  command_button(ui, "rank.previous", "[");
+  ImGui::SameLine();
+  ImGui::AlignTextToFramePadding();
+  show_text(ui, rank);
+  name_item(ui, "focus_rank");
+  ImGui::SameLine();
+  command_button(ui, "rank.next", "]");
+}
+
+std::string name_focus_rank(const AppState& state) {
+  return "rank " + std::to_string(state.focus_rank);
+}
+
+/// In rows, for screens without room for all of it in one. The theme is in the menu View.
+void build_narrow_transport(Ui& ui, const Box& box) {
+  build_step_buttons(ui);
+  ImGui::SameLine();
+  build_place(ui);
+  if (!has_track_row(ui, box.width())) ImGui::SameLine();
+  build_track(ui, ImGui::GetContentRegionAvail().x);
+  build_rank_buttons(ui, name_focus_rank(ui.state));
+  ImGui::SameLine();
+  build_run_buttons(ui, kNarrowProgressWidth);
+  ImGui::SameLine();
+  command_button(ui, "lesson.list", "Lessons");
+}
+
+void build_wide_transport(Ui& ui, const Box& box) {
+  AppState& state = ui.state;
+  build_step_buttons(ui);
+  ImGui::SameLine();
+  command_button(ui, "speed.slower", "-");
+  ImGui::SameLine();
+  char speed[32];
+  std::snprintf(speed, sizeof speed, "%gx", state.player.speed);
+  ImGui::AlignTextToFramePadding();
+  show_text(ui, speed, Role::faint_text);
+  ImGui::SameLine();
+  command_button(ui, "speed.faster", "+");
+  ImGui::SameLine();
+  command_button(ui, "play.unit", state.playhead.is_by_stage ? "by stage" : "by step");
+  ImGui::SameLine();
+  build_place(ui);
+  // The track begins at the same position, however long the text before it is.
+  ImGui::SameLine(ui.px(box.width() < ui.px(kNarrowTopPanel) ? kNarrowTrack : kTrack));
+  const std::string rank = name_focus_rank(state);
+  build_track(ui, ImGui::GetContentRegionAvail().x - measure_right(ui, rank));
+  ImGui::SameLine();
+  build_rank_buttons(ui, rank);
+  ImGui::SameLine();
+  build_run_buttons(ui, kProgressWidth);
+  ImGui::SameLine();
+  command_button(ui, "theme.next", to_name(state.theme));
+  ImGui::SameLine();
+  command_button(ui, "lesson.list", "Lessons");
+}
+
+}  // namespace
+
 void build_transport(Ui& ui, const Box& box) {
   if (begin_panel(ui, "transport", box) && ui.state.plan() != nullptr) {
-    AppState& state = ui.state;
-    command_button(ui, "step.first", "|<");
-    ImGui::SameLine();
-    command_button(ui, "step.previous", "<");
-    ImGui::SameLine();
-    command_button(ui, "play", state.player.is_playing ? "Pause" : "Play", state.player.is_playing);
-    ImGui::SameLine();
-    command_button(ui, "step.next", ">");
-    ImGui::SameLine();
-    command_button(ui, "step.last", ">|");
-    ImGui::SameLine();
-    command_button(ui, "speed.slower", "-");
-    ImGui::SameLine();
-    char speed[32];
-    std::snprintf(speed, sizeof speed, "%gx", state.player.speed);
-    ImGui::AlignTextToFramePadding();
-    show_text(ui, speed, Role::faint_text);
-    ImGui::SameLine();
-    command_button(ui, "speed.faster", "+");
-    ImGui::SameLine();
-    command_button(ui, "play.unit", state.playhead.is_by_stage ? "by stage" : "by step");
-    ImGui::SameLine();
-    ImGui::AlignTextToFramePadding();
-    {
-      const WithFont font(ui, Face::strong, kTextSize);
-      show_text(ui, describe_place(state));
-      name_item(ui, "place");
-    }
-    // The track begins at the same position, however long the text before it is.
-    ImGui::SameLine(ui.px(box.width() < ui.px(kNarrowTopPanel) ? kNarrowTrack : kTrack));
-    const std::string rank = "rank " + std::to_string(state.focus_rank);
-    build_track(ui, ImGui::GetContentRegionAvail().x - measure_right(ui, rank));
-    ImGui::SameLine();
-    command_button(ui, "rank.previous", "[");
-    ImGui::SameLine();
-    ImGui::AlignTextToFramePadding();
-    show_text(ui, rank);
-    name_item(ui, "focus_rank");
-    ImGui::SameLine();
-    command_button(ui, "rank.next", "]");
-    ImGui::SameLine();
-    build_run_buttons(ui);
-    ImGui::SameLine();
-    command_button(ui, "theme.next", to_name(state.theme));
-    ImGui::SameLine();
-    command_button(ui, "lesson.list", "Lessons");
+    if (is_narrow(ui, box.width()))
+      build_narrow_transport(ui, box);
+    else
+      build_wide_transport(ui, box);
   }
   end_panel();
 }

@@ -1,7 +1,9 @@
 #include "gui/panel/ui.h"
 
 #include "gui/app/command.h"
+#include "gui/model/axis.h"
 #include "gui/model/legend.h"
+#include "gui/panel/imgui_compat.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +13,7 @@ namespace {
 
 /// The next word, including the blank after it.
 std::string_view next_word(std::string_view text) {
-  const size_t blank = text.find(' ');
+  const size_t blank = find_line_break(text);
   return blank == std::string_view::npos ? text : text.substr(0, blank + 1);
 }
 
@@ -20,6 +22,29 @@ void show_word(const Ui& ui, std::string_view word, Color color) {
   ImGui::TextUnformatted(word.data(), word.data() + word.size());
   ImGui::PopStyleColor();
   (void)ui;
+}
+
+constexpr float kTipWidth = 420;
+
+/// The text in lines of at most this many screen pixels. Dear ImGui would break numbers, too.
+std::string break_lines(std::string_view text, float width) {
+  std::string lines;
+  float used = 0;
+  while (!text.empty()) {
+    const std::string_view word = next_word(text);
+    text.remove_prefix(word.size());
+    const float wide = ImGui::CalcTextSize(word.data(), word.data() + word.size()).x;
+    if (used > 0 && used + wide > width) {
+      lines += '\n';
+      used = 0;
+    }
+    lines += word;
+    const size_t newline = word.rfind('\n');
+    used = newline == std::string_view::npos
+               ? used + wide
+               : ImGui::CalcTextSize(word.data() + newline + 1, word.data() + word.size()).x;
+  }
+  return lines;
 }
 
 }  // namespace
@@ -101,16 +126,18 @@ void show_text(const Ui& ui, std::string_view text, Role role) {
 }
 
 void show_wrapped(const Ui& ui, std::string_view text, Role role) {
+  // A word that is longer than a line is still broken.
   ImGui::PushTextWrapPos(0.0f);
-  show_text(ui, text, role);
+  show_text(ui, break_lines(text, ImGui::GetContentRegionAvail().x), role);
   ImGui::PopTextWrapPos();
 }
 
 void show_tip(const Ui& ui, std::string_view text) {
   if (text.empty() || !ImGui::IsItemHovered(ImGuiHoveredFlags_AllowWhenDisabled)) return;
   ImGui::BeginTooltip();
-  ImGui::PushTextWrapPos(ui.px(420));
-  ImGui::TextUnformatted(text.data(), text.data() + text.size());
+  const std::string lines = break_lines(text, ui.px(kTipWidth));
+  ImGui::PushTextWrapPos(ui.px(kTipWidth + 4));
+  ImGui::TextUnformatted(lines.data(), lines.data() + lines.size());
   ImGui::PopTextWrapPos();
   ImGui::EndTooltip();
 }
@@ -120,25 +147,40 @@ bool command_button(Ui& ui, std::string_view id, std::string_view label, bool is
   if (command == nullptr) return false;
   const bool is_enabled = command->is_enabled(ui.state);
   const std::string shown(label.empty() ? command->title : label);
-  if (is_pressed) {
-    ImGui::PushStyleColor(ImGuiCol_Button, color_of(ui, Role::accent));
-    const Color on = ui.theme.text_on(ui.theme.of(Role::accent));
-    ImGui::PushStyleColor(ImGuiCol_Text, vector_of(on));
-  }
   ImGui::BeginDisabled(!is_enabled);
-  const bool is_clicked = ImGui::Button((shown + "##" + std::string(id)).c_str());
+  const bool is_clicked = pressed_button(ui, std::string(id), shown, is_pressed);
   ImGui::EndDisabled();
-  if (is_pressed) ImGui::PopStyleColor(2);
-  name_item(ui, std::string(id));
   std::string tip(command->help);
   if (!command->shortcuts.empty()) tip += "  [" + std::string(command->shortcuts) + "]";
   show_tip(ui, tip);
   return is_clicked && apply_command(ui.state, id);
 }
 
+bool menu_item(const std::string& label, std::string_view shortcut, bool is_chosen,
+               bool is_enabled) {
+  const bool is_clicked =
+      ImGui::MenuItem(label.c_str(), std::string(shortcut).c_str(), is_chosen, is_enabled);
+  if (is_clicked || !is_enabled || !compat::is_item_entered()) return is_clicked;
+  ImGui::CloseCurrentPopup();
+  return true;
+}
+
+bool pressed_button(Ui& ui, const std::string& name, const std::string& label, bool is_pressed) {
+  if (is_pressed) {
+    ImGui::PushStyleColor(ImGuiCol_Button, color_of(ui, Role::accent));
+    const Color on = ui.theme.text_on(ui.theme.of(Role::accent));
+    ImGui::PushStyleColor(ImGuiCol_Text, vector_of(on));
+  }
+  const bool is_clicked = ImGui::Button((label + "##" + name).c_str()) || compat::is_item_entered();
+  if (is_pressed) ImGui::PopStyleColor(2);
+  name_item(ui, name);
+  return is_clicked;
+}
+
 bool named_button(Ui& ui, const std::string& name, const std::string& label, bool is_enabled) {
   ImGui::BeginDisabled(!is_enabled);
-  const bool is_clicked = ImGui::Button((label + "##" + name).c_str());
+  const bool is_clicked =
+      ImGui::Button((label + "##" + name).c_str()) || (is_enabled && compat::is_item_entered());
   ImGui::EndDisabled();
   name_item(ui, name);
   return is_clicked;
@@ -158,7 +200,9 @@ void flow_spans(Ui& ui, const Spans& spans, float width, std::string_view name) 
       const std::string_view word = next_word(rest);
       rest.remove_prefix(word.size());
       const float wide = ImGui::CalcTextSize(word.data(), word.data() + word.size()).x;
-      const bool breaks = used > 0 && used + wide > width;
+      // Nor with the comma after a link.
+      const bool is_closing = word.find_first_of(",.;:)") == 0;
+      const bool breaks = used > 0 && used + wide > width && !is_closing;
       // A line never begins with the blank between two sentences.
       if (breaks && word == " ") continue;
       if (!is_first && !breaks) ImGui::SameLine(0, 0);
@@ -187,27 +231,40 @@ bool begin_panel(Ui& ui, const char* id, const Box& box, bool scrolls) {
   ImGui::SetNextWindowSize({std::max(1.0f, box.width()), std::max(1.0f, box.height())});
   ImGuiWindowFlags flags = ImGuiWindowFlags_NoTitleBar | ImGuiWindowFlags_NoResize |
                            ImGuiWindowFlags_NoMove | ImGuiWindowFlags_NoCollapse |
-                           ImGuiWindowFlags_NoSavedSettings | ImGuiWindowFlags_NoNav |
+                           ImGuiWindowFlags_NoSavedSettings |
                            ImGuiWindowFlags_NoBringToFrontOnFocus;
+  const bool navigates = has_keys(ui.state, id);
+  if (!navigates) flags |= ImGuiWindowFlags_NoNav;
   if (!scrolls) flags |= ImGuiWindowFlags_NoScrollbar | ImGuiWindowFlags_NoScrollWithMouse;
   ui.hits.add(id, box);
-  return ImGui::Begin(id, nullptr, flags);
+  const bool is_shown = ImGui::Begin(id, nullptr, flags);
+  if (navigates && ui.keys_arrive) compat::give_keys_to_window();
+  return is_shown;
+}
+
+bool has_keys(const AppState& state, std::string_view panel) {
+  return (panel == "editor" && state.key_area == KeyArea::scenario) ||
+         (panel == "lesson" && state.key_area == KeyArea::lesson);
 }
 
 void end_panel() { ImGui::End(); }
 
-void panel_heading(Ui& ui, std::string_view title, std::string_view question) {
+void panel_heading(Ui& ui, std::string_view title, std::string_view question, float taken) {
   {
     const WithFont font(ui, Face::strong, kTextSize);
     show_text(ui, title);
   }
-  const WithFont font(ui, Face::body, kSmallSize);
-  const float room = ImGui::GetContentRegionAvail().x - ImGui::GetItemRectSize().x -
-                     ImGui::GetStyle().ItemSpacing.x;
-  if (ImGui::CalcTextSize(question.data(), question.data() + question.size()).x < room) {
-    ImGui::SameLine();
-    show_text(ui, question, Role::faint_text);
+  const float right = ImGui::GetWindowPos().x + ImGui::GetWindowContentRegionMax().x;
+  const float room = right - ImGui::GetItemRectMax().x - ImGui::GetStyle().ItemSpacing.x - taken;
+  float width = 0;
+  {
+    const WithFont font(ui, Face::body, kSmallSize);
+    width = ImGui::CalcTextSize(question.data(), question.data() + question.size()).x;
   }
+  if (width >= room) return show_tip(ui, question);
+  ImGui::SameLine();
+  const WithFont font(ui, Face::body, kSmallSize);
+  show_text(ui, question, Role::faint_text);
 }
 
 }  // namespace cpscope::gui

@@ -22,6 +22,7 @@ struct Ui {
   HitMap& hits;
   const Theme& theme;
   bool in_background = false;  // true: long work may finish in a later frame
+  bool keys_arrive = false;    // AppState::key_area is new in this frame
   Target hovered = {};         // target under the mouse in this frame; shown by the next
 
   float scale() const { return fonts.scale; }
@@ -62,15 +63,25 @@ bool command_button(Ui& ui, std::string_view id, std::string_view label = {},
 bool named_button(Ui& ui, const std::string& name, const std::string& label,
                   bool is_enabled = true);
 
+/// An entry of a menu or a list, for the mouse, Space and Enter.
+bool menu_item(const std::string& label, std::string_view shortcut = {}, bool is_chosen = false,
+               bool is_enabled = true);
+/// A button that is one of several: the chosen one is in the accent colour.
+bool pressed_button(Ui& ui, const std::string& name, const std::string& label, bool is_pressed);
+
 /// Shows text, wrapped at `width` screen pixels. A span with a target is highlighted when hovered
 /// and selects its target when clicked. The names of the links begin with `name`.
 void flow_spans(Ui& ui, const Spans& spans, float width, std::string_view name);
+
+/// True if the panel has the keys that are no shortcuts.
+bool has_keys(const AppState& state, std::string_view panel);
 
 /// Begins a panel at a position in screen pixels, until end_panel(). `id` is its name in the hit
 /// map.
 bool begin_panel(Ui& ui, const char* id, const Box& box, bool scrolls = false);
 void end_panel();
-/// Shows the title of a panel and the question that it answers.
-void panel_heading(Ui& ui, std::string_view title, std::string_view question);
+/// Shows the title of a panel and the question that it answers; as a tip where there is too little
+/// room, of which `taken` screen pixels are for something else.
+void panel_heading(Ui& ui, std::string_view title, std::string_view question, float taken = 0);
 
 }  // namespace cpscope::gui

@@ -1,17 +1,21 @@
 #include "gui/panel/view_panel.h"
 
 #include "gui/app/command.h"
+#include "gui/app/document/compare.h"
 #include "gui/app/document/make_view.h"
-#include "gui/app/prediction.h"
+#include "gui/app/move_tokens.h"
 #include "gui/model/axis.h"
 #include "gui/model/layout/first_layout.h"
 #include "gui/model/legend.h"
 #include "gui/panel/paint.h"
+#include "gui/panel/view_buttons.h"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace cpscope::gui {
 namespace {
@@ -204,6 +208,9 @@ void ViewPanel::refresh(Ui& ui, const LitTargets& lit, Size size) {
               input.is_cumulative,
               input.shows_time,
               input.is_by_step,
+              input.is_by_rank,
+              input.mask_colors,
+              input.stretch,
               keep_alive(state, input.run_a),
               keep_alive(state, input.run_b),
               input.progress};
@@ -240,9 +247,12 @@ void ViewPanel::show_first(Ui& ui, Size size) {
     view_ = draw_first_layout(*layout, input);
   } else {
     view_ = {};
-    add_sentence(view_.drawing, input, {0, 0, size.width, size.height},
-                 state.document.is_planning() ? "The plan is being made and proved."
-                                              : "No plan yet. Open a scenario with Ctrl+O.");
+    // One view says it for all.
+    const bool speaks = kind_ == state.focus_view.value_or(ViewKind::layout);
+    if (speaks)
+      add_sentence(view_.drawing, input, {0, 0, size.width, size.height},
+                   state.document.is_planning() ? "The plan is being made and proved."
+                                                : "No plan yet. Open a scenario with Ctrl+O.");
   }
   first_ = layout;
   key_ = std::move(key);
@@ -266,12 +276,55 @@ void ViewPanel::zoom_at(Ui& ui, Point at, Size size, float wheel) {
 void ViewPanel::drag(Ui& ui, Size size) {
   const ImVec2 moved = ImGui::GetMouseDragDelta(0, 0.0f);
   if (std::abs(moved.x) + std::abs(moved.y) > ui.px(4)) is_dragged_ = true;
-  if (!is_dragged_ || ImGui::GetIO().KeyShift) return;
+  if (!is_dragged_ || ImGui::GetIO().KeyShift || is_carried_) return;
   const Box area = scaled_area(view_, size, pressed_);
   Camera& camera = ui.state.camera(kind_);
   const double width = grabbed_.x.hi - grabbed_.x.lo, height = grabbed_.y.hi - grabbed_.y.lo;
   camera.x = shifted(grabbed_.x, -moved.x / ui.scale() / std::max(1.0f, area.width()) * width);
   camera.y = shifted(grabbed_.y, -moved.y / ui.scale() / std::max(1.0f, area.height()) * height);
+}
+
+namespace {
+
+/// The chunk at a point of the row of owners, of which the plan may give tokens to another rank.
+std::optional<TokenRange> chunk_at(const View& view, Point at) {
+  for (const HitRegion& hit : view.hits) {
+    const auto* tokens = std::get_if<TokenRange>(&hit.target);
+    if (tokens != nullptr && hit.box.contains(at) && hit.name.starts_with("chunk/")) return *tokens;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<int32_t> ViewPanel::new_owner_at(const PlanIndex& plan, Point at) const {
+  if (!chunk_) return std::nullopt;
+  const bool is_kv = chunk_->side == Side::kv;
+  for (const HitRegion& hit : view_.hits) {
+    const auto* rank = std::get_if<RankTarget>(&hit.target);
+    if (rank == nullptr || !hit.box.contains(at) || !hit.name.starts_with("rank/") ||
+        hit.name.starts_with("rank/kv/") != is_kv)
+      continue;
+    if (plan.owner(chunk_->side, chunk_->begin).rank == rank->rank) return std::nullopt;
+    return rank->rank;
+  }
+  return std::nullopt;
+}
+
+void ViewPanel::carry_chunk(Ui& ui, Point at) {
+  if (!chunk_ || !is_dragged_ || ImGui::GetIO().KeyShift) return;
+  constexpr float kLeast = 12;  // pixels up or down, more than sideways
+  const float down = std::abs(at.y - pressed_.y), aside = std::abs(at.x - pressed_.x);
+  if (!is_carried_ && down > kLeast && down > aside / 2) {
+    is_carried_ = true;
+    ui.state.camera(kind_) = grabbed_;
+  }
+  if (!is_carried_) return;
+  const std::string tokens = print_range(chunk_->begin, chunk_->end);
+  const auto owner = new_owner_at(*plan(ui.state), at);
+  ImGui::SetTooltip("%s", (owner ? "Give tokens " + tokens + " to rank " + std::to_string(*owner)
+                                 : "Drop tokens " + tokens + " on the lane of another rank")
+                              .c_str());
 }
 
 void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
@@ -289,11 +342,17 @@ void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
     pressed_ = at;
     grabbed_ = ui.state.camera(kind_);
     is_held_ = true;
-    is_dragged_ = false;
+    is_dragged_ = is_carried_ = false;
+    chunk_ = kind_ == ViewKind::layout && !is_pinned_ ? chunk_at(view_, at) : std::nullopt;
   }
-  if (is_held_ && ImGui::IsItemActive()) drag(ui, size);
+  if (is_held_ && ImGui::IsItemActive()) {
+    drag(ui, size);
+    carry_chunk(ui, at);
+  }
   if (is_held_ && !ImGui::IsItemActive()) {
-    if (!is_dragged_) {
+    if (is_carried_) {
+      if (const auto owner = new_owner_at(*input.plan, at)) move_tokens(ui.state, *chunk_, *owner);
+    } else if (!is_dragged_) {
       const Target first = target_at(view_, kind_, input, pressed_);
       select(ui.state, clicked_target(first, kind_, *input.plan, ui.state.selected()));
       // Clicking a step also moves the playhead to it.
@@ -308,9 +367,39 @@ void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
       const Target all = joined(at_point(pressed_), at_point(at));
       if (!std::holds_alternative<Nothing>(all)) select(ui.state, all);
     }
-    is_held_ = is_dragged_ = false;
+    is_held_ = is_dragged_ = is_carried_ = false;
   }
 }
+
+bool ViewPanel::is_stale(const AppState& state) const {
+  return !is_pinned_ && plan(state) != nullptr && state.document.refusal().has_value();
+}
+
+namespace {
+
+/// Greys the picture of a plan that is not the scenario's, and says of which plan it is.
+void veil_stale(Ui& ui, const PlanIndex& plan, const std::string& name, Point origin, Size size) {
+  ImDrawList* list = ImGui::GetWindowDrawList();
+  const float right = origin.x + size.width * ui.scale(), low = origin.y + size.height * ui.scale();
+  const Color veil = ui.theme.of(Role::panel).with_alpha(170);
+  list->AddRectFilled({origin.x, origin.y}, {right, low}, IM_COL32(veil.r, veil.g, veil.b, veil.a));
+  const std::string text =
+      fit_text(text_width_of(ui.fonts),
+               "last valid plan: " + std::to_string(plan.num_ranks()) + " ranks, " +
+                   std::string(to_name(plan.plan().scenario.parallel.comm_type)) + ", " +
+                   std::string(to_name(plan.plan().layout.kind)),
+               kSmallSize, Face::body, size.width - 2 * kViewPad);
+  const WithFont font(ui, Face::body, kSmallSize);
+  const ImVec2 wide = ImGui::CalcTextSize(text.c_str());
+  const float pad = ui.px(4);
+  const ImVec2 at{origin.x + pad, low - wide.y - 2 * pad};
+  list->AddRectFilled({at.x - pad, at.y - pad}, {at.x + wide.x + pad, at.y + wide.y + pad},
+                      color_of(ui, Role::raised));
+  list->AddText(at, color_of(ui, Role::error), text.c_str());
+  ui.hits.add(name + "/stale", {at.x, at.y, at.x + wide.x, at.y + wide.y});
+}
+
+}  // namespace
 
 void ViewPanel::show_picture(Ui& ui, const LitTargets& lit, const Box& box,
                              const std::string& name) {
@@ -334,80 +423,26 @@ void ViewPanel::show_picture(Ui& ui, const LitTargets& lit, const Box& box,
   ImDrawList* list = ImGui::GetWindowDrawList();
   list->PushClipRect({origin.x, origin.y}, {box.x1, box.y1}, true);
   paint(view_.drawing, {list, &ui.fonts, &ui.textures, origin});
+  if (is_stale(ui.state)) veil_stale(ui, *plan(ui.state), name, origin, size);
   list->PopClipRect();
   for (const HitRegion& hit : view_.hits) ui.hits.add(name + "/" + hit.name, on_screen(hit.box));
-}
-
-namespace {
-
-/// Buttons at the right of the heading: whose numbers are shown, and compared with what.
-void build_numbers_buttons(Ui& ui) {
-  const AppState& state = ui.state;
-  const char* of = state.is_by_step ? "of the step" : "of the answer";
-  const char* beside = state.is_beside_b ? "compared with B" : "compared with the oracle";
-  const bool has_beside = state.run_b != nullptr;
-  const float padding = 2 * ImGui::GetStyle().FramePadding.x, gap = ImGui::GetStyle().ItemSpacing.x;
-  float width = ImGui::CalcTextSize(of).x + padding;
-  if (has_beside) width += ImGui::CalcTextSize(beside).x + padding + gap;
-  ImGui::SameLine(std::max(ui.px(80), ImGui::GetWindowContentRegionMax().x - width));
-  command_button(ui, "numbers.step", of, state.is_by_step);
-  if (!has_beside) return;
-  ImGui::SameLine();
-  command_button(ui, "numbers.beside", beside, state.is_beside_b);
-}
-
-/// Buttons at the right of the heading: steps or time, and whose time.
-void build_timeline_buttons(Ui& ui) {
-  const AppState& state = ui.state;
-  const Prediction& prediction = state.prediction;
-  const std::string unit = state.shows_time ? "time" : "steps";
-  const std::string whose =
-      prediction.cluster.empty() ? "predict" : prediction.cluster + ", " + prediction.stack;
-  const bool has_unit = find_command("timeline.time")->is_enabled(state);
-  const float padding = 2 * ImGui::GetStyle().FramePadding.x, gap = ImGui::GetStyle().ItemSpacing.x;
-  float width = ImGui::CalcTextSize(whose.c_str()).x + padding;
-  if (has_unit) width += ImGui::CalcTextSize(unit.c_str()).x + padding + gap;
-  ImGui::SameLine(std::max(ui.px(80), ImGui::GetWindowContentRegionMax().x - width));
-  if (has_unit) {
-    command_button(ui, "timeline.time", unit, state.shows_time);
-    ImGui::SameLine();
-  }
-  cluster_button(ui, "timeline/cluster", whose);
-}
-
-}  // namespace
-
-void cluster_button(Ui& ui, const std::string& name, const std::string& label) {
-  AppState& state = ui.state;
-  const Prediction& prediction = state.prediction;
-  if (named_button(ui, name, label)) ImGui::OpenPopup("clusters");
-  show_tip(ui, "Predicts when every item would run on a described cluster, also after edits");
-  if (!ImGui::BeginPopup("clusters")) return;
-  if (ImGui::MenuItem("no prediction", nullptr, prediction.cluster.empty()))
-    choose_cluster(state, "", "");
-  name_item(ui, name + "/none");
-  for (const ClusterChoice& choice : list_choices(state)) {
-    const bool is_chosen = choice.cluster == prediction.cluster && choice.stack == prediction.stack;
-    if (ImGui::MenuItem(choice.title.c_str(), nullptr, is_chosen))
-      choose_cluster(state, choice.cluster, choice.stack);
-    name_item(ui, name + "/" + choice.cluster + "/" + choice.stack);
-  }
-  ImGui::EndPopup();
 }
 
 void ViewPanel::build(Ui& ui, const LitTargets& lit, const Box& box) {
   const std::string name = (is_pinned_ ? "pinned/" : "") + std::string(to_name(kind_));
   if (begin_panel(ui, name.c_str(), box)) {
     const Heading heading = heading_of(kind_);
-    const bool has_clusters =
-        kind_ == ViewKind::timeline && !is_pinned_ && !ui.state.services.clusters.empty();
-    const bool has_buttons = kind_ == ViewKind::numbers && !is_pinned_ && ui.state.run_a;
-    panel_heading(ui, heading.title,
-                  is_pinned_                    ? "of the pinned plan"
-                  : has_buttons || has_clusters ? ""
-                                                : heading.question);
-    if (has_buttons) build_numbers_buttons(ui);
-    if (has_clusters) build_timeline_buttons(ui);
+    std::vector<HeadingButton> buttons =
+        is_pinned_ ? std::vector<HeadingButton>{} : buttons_of(ui.state, kind_);
+    // Where they do not fit beside the title, the last ones are in the menu View alone.
+    const float room =
+        ImGui::GetContentRegionAvail().x -
+        ImGui::CalcTextSize(heading.title.data(), heading.title.data() + heading.title.size()).x -
+        ui.px(12);
+    while (!buttons.empty() && width_of(buttons) > room) buttons.pop_back();
+    panel_heading(ui, heading.title, is_pinned_ ? "of the pinned plan" : heading.question,
+                  width_of(buttons));
+    build_heading_buttons(ui, buttons);
     show_picture(ui, lit, box, name);
     if (ui.state.focus_view == kind_ && !is_pinned_) {
       // The panel's own clipping would leave a hairline of it.

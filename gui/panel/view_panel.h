@@ -21,7 +21,9 @@ struct ViewKey {
   Target selection;
   SharedProjection selected, hovered;
   int32_t focus_rank = 0, tensor = 0;
-  bool is_cumulative = false, shows_time = false, is_by_step = false;
+  bool is_cumulative = false, shows_time = false, is_by_step = false, is_by_rank = false;
+  MaskColors mask_colors = MaskColors::classes;
+  double stretch = 1;
   SharedRun run_a, run_b;
   double progress = 1.0;
 
@@ -50,11 +52,17 @@ class ViewPanel {
   const SharedPlan& plan(const AppState& state) const;
   ViewInput input(const AppState& state) const;
   void refresh(Ui& ui, const LitTargets& lit, Size size);
+  /// True if the picture is of an earlier plan, because the scenario has none.
+  bool is_stale(const AppState& state) const;
   void show_first(Ui& ui, Size size);
   void show_picture(Ui& ui, const LitTargets& lit, const Box& box, const std::string& name);
   void answer_mouse(Ui& ui, Point origin, Size size);
   void zoom_at(Ui& ui, Point at, Size size, float wheel);
   void drag(Ui& ui, Size size);
+  /// Of a chunk of the layout that was picked up: the rank whose lane is at a point, if it would
+  /// get the chunk.
+  std::optional<int32_t> new_owner_at(const PlanIndex& plan, Point at) const;
+  void carry_chunk(Ui& ui, Point at);
 
   ViewKind kind_;
   bool is_pinned_;
@@ -66,11 +74,9 @@ class ViewPanel {
   Point pressed_;   // position of the button press, relative to the picture
   Camera grabbed_;  // the camera at the time of the press
   bool is_held_ = false, is_dragged_ = false;
+  std::optional<TokenRange> chunk_;  // of the layout, under the button press
+  bool is_carried_ = false;          // it left its row: it is moved, not the picture
 };
-
-/// A button that opens a list of clusters and chooses one of them; the names of its items begin
-/// with `name`.
-void cluster_button(Ui& ui, const std::string& name, const std::string& label);
 
 /// The target at a position in a view's picture; nothing for empty canvas.
 Target target_at(const View& view, ViewKind kind, const ViewInput& input, Point at);

@@ -3,7 +3,7 @@
 #include "gui/app/ways.h"
 #include "gui/model/ways/comparison_list.h"
 #include "gui/panel/paint.h"
-#include "gui/panel/view_panel.h"
+#include "gui/panel/view_buttons.h"
 
 #include <algorithm>
 #include <cmath>
@@ -121,6 +121,12 @@ void WaysPanel::build(Ui& ui, const Box& box) {
       }
       show_wrapped(ui, recommend(*candidates));
       name_item(ui, "ways/recommendation");
+      if (const std::string warning = warn_of_launches(ui.state); !warning.empty()) {
+        if (named_button(ui, "ways/enlarge", "Same shape, 128 Ki tokens")) enlarge_batch(ui.state);
+        ImGui::SameLine();
+        ImGui::AlignTextToFramePadding();
+        show_wrapped(ui, warning, Role::faint_text);
+      }
       build_pictures(ui, candidates);
     } else if (!refusal.empty()) {
       show_wrapped(ui, refusal, Role::error);

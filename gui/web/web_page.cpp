@@ -16,6 +16,7 @@
 #include "sim/run/grade/case.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <deque>
 #include <filesystem>
 #include <memory>
@@ -172,6 +173,10 @@ void Page::grant_wish() {
   const ExportWish wish = std::exchange(state_.wish, ExportWish::none);
   if (wish == ExportWish::none) return;
   wake();
+  if (wish == ExportWish::link) {
+    EM_ASM({ Module.copyLink(); });
+    return tell(state_, "The link to what the page shows now is copied");
+  }
   if (wish == ExportWish::screenshot) {
     hand_over_picture("cpscope.png");
     const auto saved = write_whole_file("cpscope.json", save_state(state_), "the state");
@@ -261,8 +266,8 @@ EMSCRIPTEN_KEEPALIVE void cpscope_open(const char* path) {
   cpscope::gui::page().wake();
   cpscope::gui::page().open_file(path);
 }
-/// Opens a shipped scenario ("zigzag") or a lesson ("lesson-2", counted from 1). Returns 1 if it
-/// exists.
+/// Opens a shipped scenario ("zigzag"), a lesson ("lesson-2", counted from 1) or a page of one
+/// ("lesson-2.3"). Returns 1 if it exists.
 EMSCRIPTEN_KEEPALIVE int cpscope_show(const char* name) {
   cpscope::gui::AppState& state = cpscope::gui::page().state();
   cpscope::gui::page().wake();
@@ -272,8 +277,17 @@ EMSCRIPTEN_KEEPALIVE int cpscope_show(const char* name) {
     cpscope::gui::close_lesson(state);
     return cpscope::gui::open_shipped(state, text) ? 1 : 0;
   }
-  const int32_t number = std::atoi(text.c_str() + lesson.size());
-  return number > 0 && cpscope::gui::open_lesson(state, {number - 1, 0}) ? 1 : 0;
+  int number = 0, page = 1;
+  std::sscanf(text.c_str() + lesson.size(), "%6d.%6d", &number, &page);
+  return number > 0 && page > 0 && cpscope::gui::open_lesson(state, {number - 1, page - 1}) ? 1 : 0;
+}
+/// Shows a state again, as cpscope_state() gave it. Returns 1 if it is one.
+EMSCRIPTEN_KEEPALIVE int cpscope_load(const char* json) {
+  cpscope::gui::AppState& state = cpscope::gui::page().state();
+  cpscope::gui::page().wake();
+  const auto error = cpscope::gui::load_state(state, json, "the link");
+  if (error) cpscope::gui::tell(state, to_text(*error), true);
+  return error ? 0 : 1;
 }
 /// "x0 y0 x1 y1" of a widget of the last frame, in pixels of the canvas; "" when it is not shown.
 EMSCRIPTEN_KEEPALIVE const char* cpscope_place_of(const char* name) {

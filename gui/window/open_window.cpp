@@ -140,6 +140,9 @@ int open_window(const WindowRequest& request, Toolbox& toolbox) {
   plug_in(state, toolbox);
   if (const auto error = prepare(state, request)) return report(*error);
   if (const auto error = begin(state, request, toolbox)) return report(*error);
+  const bool has_wish = !request.path.empty() || !request.state_path.empty() || request.step ||
+                        !request.executor.empty() || !request.measured.empty();
+  if (!has_wish) state.dialog = Dialog::welcome;
   if (request.screenshot_path.empty()) return show(state, request, options.size);
   wait_for_run(state);
   if (request.scale > 0) options.scale = static_cast<float>(request.scale);

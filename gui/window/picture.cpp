@@ -24,7 +24,8 @@ constexpr float kMargin = 24;
 constexpr float kCardGap = 14;     // between cards
 constexpr float kCardHeader = 36;  // height of a view's title
 constexpr float kCardInset = 12;
-constexpr int32_t kCaptionLines = 6;
+constexpr int32_t kCaptionLines = 6;  // of a caption; twice as many in tall pictures
+constexpr float kTallPicture = 1200;
 constexpr float kCaptionLeading = 20;
 constexpr float kTrack = 22;  // height of the track of steps
 
@@ -178,7 +179,7 @@ float add_foot(Page& page) {
                   .width = width,
                   .size = 14,
                   .leading = kCaptionLeading,
-                  .most_lines = kCaptionLines,
+                  .most_lines = page.size.height < kTallPicture ? kCaptionLines : 2 * kCaptionLines,
                   .color = page.theme.of(Role::text),
                   .link_color = page.theme.of(Role::accent)};
   Drawing measured;

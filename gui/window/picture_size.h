@@ -9,7 +9,7 @@
 namespace cpscope::gui {
 
 /// Below this size a picture has no room for its text.
-inline constexpr Size kLeastPicture{480, 360};
+inline constexpr Size kLeastPicture{320, 240};
 
 /// Parses "1280x860" as logical pixels. Errors: too small, or more than 64 Mi pixels at `scale`.
 Result<Size> read_size(const std::string& text, double scale);

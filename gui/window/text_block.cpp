@@ -1,5 +1,7 @@
 #include "gui/window/text_block.h"
 
+#include "gui/model/axis.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -33,9 +35,13 @@ std::vector<Word> split(const Spans& spans) {
     };
     // A short name ("rank 2", "[830, 1 104)") is kept together as one word.
     const bool is_kept_together = is_link && span.text.size() <= kLongestName;
-    for (const char letter : span.text) {
+    size_t next_break = find_line_break(span.text);
+    for (size_t at = 0; at < span.text.size(); ++at) {
+      const char letter = span.text[at];
       const bool is_blank = letter == ' ' || letter == '\n';
-      if (is_blank && !is_kept_together) {
+      const bool breaks = letter == '\n' || at == next_break;
+      if (at == next_break) next_break = find_line_break(span.text, at + 1);
+      if (breaks && !is_kept_together) {
         finish();
         has_blank = true;
       } else {

@@ -204,6 +204,22 @@ class WebPage(unittest.TestCase):
         page.click("step.next")
         self.assertNotEqual(page.state()["playhead"], before)
 
+    def testHasAnAddressThatShowsTheSameAgain(self):
+        page = self.open("#zigzag")
+        time.sleep(2)
+        page.click("edit/parallel.cp_size/double")
+        page.click("step.next")
+        address = lambda: page.driver.execute_script("return location.hash")
+        page.wait_until(lambda: address().startswith("#state="), "an address of the state")
+        time.sleep(2)
+        link, shown = address(), page.state()
+        page.show("striped")
+        page.shows("striped")
+        page.driver.execute_script("location.hash = arguments[0]", link)
+        page.wait_until(lambda: page.state() == shown, "the state of the link")
+        page = self.open("#lesson-3.2")
+        page.reaches("lesson_step", 1)
+
     def testReplansAfterEveryEditAndTakesItBack(self):
         page = self.open("#zigzag")
         page.click("edit/parallel.cp_size/double")

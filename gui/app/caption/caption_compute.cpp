@@ -173,21 +173,33 @@ void tell_each_pair(CaptionWriter& writer, const std::vector<RunPair>& pairs) {
   }
 }
 
-/// For many runs: counts the pairs of each kind.
-void tell_pair_counts(CaptionWriter& writer, const std::vector<RunPair>& pairs) {
-  const auto count = [&](Meeting meeting) {
-    return static_cast<int64_t>(pick(pairs, meeting).size());
-  };
-  writer.say(fmt::format(" Of {} pairs of runs {} need no mask and {} need one",
-                         print_count(static_cast<int64_t>(pairs.size())),
-                         print_count(count(Meeting::full)), print_count(count(Meeting::partial))));
+std::string need(int64_t count, std::string_view what) {
+  return fmt::format("{} {} {}", print_count(count), count == 1 ? "needs" : "need", what);
+}
+
+/// For many runs: the slices with and without a mask, and how many pairs of runs are skipped.
+void tell_pair_counts(CaptionWriter& writer, const ComputeItem& item,
+                      const std::vector<RunPair>& pairs) {
+  const auto slices = writer.plan().slices_of(item);
+  const int64_t full = std::count_if(slices.begin(), slices.end(),
+                                     [](const BandSlice& slice) { return is_full(slice); });
+  const int64_t masked = std::ssize(slices) - full;
+  if (item.num_slices > 0)
+    writer.say(fmt::format(" Of {} {} and {}.", count_text(item.num_slices, "slice"),
+                           need(full, "no mask"), need(masked, "one")));
   std::string skips;
+  int64_t skipped = 0;
   for (const Meeting reason : kSkips) {
-    if (count(reason) > 0)
-      skips += fmt::format("{}{} because {}", skips.empty() ? "" : ", ", print_count(count(reason)),
+    const auto count = static_cast<int64_t>(pick(pairs, reason).size());
+    skipped += count;
+    if (count > 0)
+      skips += fmt::format("{}{} because {}", skips.empty() ? "" : ", ", print_count(count),
                            explain_hidden(reason));
   }
-  writer.say(skips.empty() ? "." : "; skipped are " + skips + ".");
+  if (!skips.empty())
+    writer.say(fmt::format(" Of {} pairs of runs {} {} skipped: {}.",
+                           print_count(static_cast<int64_t>(pairs.size())), print_count(skipped),
+                           skipped == 1 ? "is" : "are", skips));
 }
 
 /// Writes which runs meet, if there are few enough to count quickly.
@@ -202,7 +214,7 @@ void tell_run_pairs(CaptionWriter& writer, const ComputeItem& item) {
     if (pairs.size() <= kMostNamed)
       tell_each_pair(writer, pairs);
     else
-      tell_pair_counts(writer, pairs);
+      tell_pair_counts(writer, item, pairs);
   }
 }
 

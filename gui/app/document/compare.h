@@ -14,6 +14,7 @@ std::string describe_plan(const PlanIndex& plan);
 struct ComparedFigure {
   std::string name;  // "bytes moved"
   std::string first, second;
+  std::string change;  // from the first to the second: "+75 %", "=", "new" from nothing
   int32_t better = 0;  // -1: the first is better, 1: the second, 0: neither; less is better
 };
 

@@ -1,8 +1,10 @@
 #include "gui/app/document/document.h"
 
+#include "gui/app/document/scenario_rewrite.h"
 #include "sim/base/check.h"
 #include "sim/base/whole_file.h"
 #include "sim/plan/document/load_plan.h"
+#include "sim/plan/order/order_import.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/scenario/key_place.h"
 #include "sim/scenario/scenario_parts.h"
@@ -10,7 +12,9 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <filesystem>
 #include <new>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -98,6 +102,32 @@ void derive(Scenario& scenario, const Scenario& before) {
   follow(batch.kv_slots, old.kv_slots, batch.kv_lengths, old.kv_lengths);
 }
 
+/// True if the order of tokens is in memory, whatever its file holds.
+bool holds_order(const Scenario& scenario) {
+  return scenario.parallel.layout == LayoutKind::indices &&
+         !scenario.parallel.imported.ranks.empty();
+}
+
+/// Validates an edited scenario like a file with this text. An order in memory is not read again.
+Result<LoadedScenario> check_edited(const Scenario& scenario, const std::string& text,
+                                    const std::string& anchor) {
+  if (!holds_order(scenario)) return parse_scenario(text, anchor);
+  Scenario without = scenario;
+  without.parallel.layout = LayoutKind::contiguous;
+  without.parallel.indices_file.clear();
+  without.parallel.imported = {};
+  Result<LoadedScenario> parsed = parse_scenario(print_scenario(without), anchor);
+  if (!parsed) return parsed;
+  if (std::ssize(scenario.parallel.imported.ranks) != scenario.parallel.cp_size)
+    return make_refusal("The order of tokens is of another number of ranks", "choose a layout",
+                        {"parallel.layout"});
+  Parallel& parallel = parsed.value().scenario.parallel;
+  parallel.layout = LayoutKind::indices;
+  parallel.indices_file = scenario.parallel.indices_file;
+  parallel.imported = scenario.parallel.imported;
+  return parsed;
+}
+
 }  // namespace
 
 std::optional<Error> Document::load(const std::string& path) {
@@ -107,7 +137,9 @@ std::optional<Error> Document::load(const std::string& path) {
     open_plan(std::make_shared<const PlanIndex>(*loaded.value().plan));
     return std::nullopt;
   }
-  return load_text(loaded.value().text, path);
+  auto error = load_text(loaded.value().text, path);
+  has_file_ = !error;
+  return error;
 }
 
 std::optional<Error> Document::load_text(const std::string& text, const std::string& path,
@@ -115,17 +147,43 @@ std::optional<Error> Document::load_text(const std::string& text, const std::str
   const std::string anchor = folder.empty() ? path : folder + "/" + path;
   Result<LoadedScenario> loaded = parse_scenario(text, anchor);
   if (!loaded) return name_faulty_keys(loaded.error(), text);
-  LoadedScenario& fine = loaded.value();
-  states_.assign(1, State{std::move(fine.scenario), text, std::move(fine.warnings), {}, ""});
+  begin(std::move(loaded).value(), path, anchor);
+  return std::nullopt;
+}
+
+std::optional<Error> Document::load_with_order(const std::string& text, const std::string& path,
+                                               const std::string& order) {
+  Result<LoadedScenario> loaded = parse_scenario(text, path, ScenarioOrigin::plan_document);
+  if (!loaded) return name_faulty_keys(loaded.error(), text);
+  Scenario& scenario = loaded.value().scenario;
+  const Batch& batch = scenario.batch;
+  const OrderDemand demand{
+      scenario.parallel.cp_size,
+      std::accumulate(batch.slots.begin(), batch.slots.end(), int64_t{0}),
+      std::accumulate(batch.kv_slots.begin(), batch.kv_slots.end(), int64_t{0}),
+      batch.self_attention};
+  Result<ImportedOrder> taken = parse_order(order, path, demand);
+  if (!taken) return taken.error();
+  scenario.parallel.imported = std::move(taken).value();
+  begin(std::move(loaded).value(), path, path);
+  return std::nullopt;
+}
+
+void Document::begin(LoadedScenario loaded, const std::string& path, const std::string& anchor) {
+  states_.assign(
+      1,
+      State{
+          std::move(loaded.scenario), std::move(loaded.text), std::move(loaded.warnings), {}, ""});
   at_ = 0;
   open_key_.clear();
   path_ = path;
   anchor_ = anchor;
-  saved_text_ = text;
+  has_file_ = false;
+  saved_text_ = state().text;
+  saved_order_ = state().scenario.parallel.imported;
   // Planning takes seconds, and meanwhile the picture of another scenario would be misleading.
   if (!is_planned_at_once(state().scenario)) plan_.reset();
   replan();
-  return std::nullopt;
 }
 
 void Document::open_plan(SharedPlan plan) {
@@ -136,6 +194,8 @@ void Document::open_plan(SharedPlan plan) {
   path_.clear();
   anchor_.clear();
   saved_text_ = state().text;
+  saved_order_ = scenario.parallel.imported;
+  has_file_ = false;
   planning_ = {};
   laying_out_ = {};
   first_layout_.reset();
@@ -146,11 +206,30 @@ void Document::open_plan(SharedPlan plan) {
 std::optional<Error> Document::save(const std::string& path) {
   CPSCOPE_CHECK(is_open(), "only an open document can be saved", path, states_.size());
   if (state().error) return state().error;
+  if (const std::string order = moved_order(); !order.empty()) {
+    const auto place =
+        std::filesystem::path(path).parent_path() / state().scenario.parallel.indices_file;
+    const Result<size_t> written = write_whole_file(place.string(), order, "the order of tokens");
+    if (!written) return written.error();
+  }
   const Result<size_t> written = write_whole_file(path, state().text, "the scenario");
   if (!written) return written.error();
   path_ = path;
+  has_file_ = true;
   saved_text_ = state().text;
+  saved_order_ = state().scenario.parallel.imported;
   return std::nullopt;
+}
+
+std::string Document::moved_order() const {
+  if (!is_open() || !holds_order(scenario())) return "";
+  const Parallel& parallel = scenario().parallel;
+  if (!parallel.indices_file.ends_with(kMovedOrder)) return "";
+  OrderImport order;
+  order.cp_size = static_cast<int32_t>(parallel.imported.ranks.size());
+  order.ranks = parallel.imported.ranks;
+  if (parallel.imported.kv_ranks != order.ranks) order.kv_ranks = parallel.imported.kv_ranks;
+  return print_order_file(order);
 }
 
 void Document::edit(Scenario scenario, std::string_view key) {
@@ -159,8 +238,8 @@ void Document::edit(Scenario scenario, std::string_view key) {
   if (scenario == state().scenario) return;
   State next;
   next.key = std::string(key);
-  next.text = print_scenario(scenario);
-  Result<LoadedScenario> parsed = parse_scenario(next.text, anchor_);
+  next.text = rewrite_scenario(states_.front().text, states_.front().scenario, scenario, anchor_);
+  Result<LoadedScenario> parsed = check_edited(scenario, next.text, anchor_);
   if (parsed) {
     next.scenario = std::move(parsed.value().scenario);
     next.warnings = std::move(parsed.value().warnings);

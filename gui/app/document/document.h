@@ -15,6 +15,9 @@
 
 namespace cpscope::gui {
 
+/// The end of the names of order files that hold tokens moved by hand: saving writes them.
+inline constexpr std::string_view kMovedOrder = "_moved.json";
+
 /// The open document: the scenario as the user edited it, and the last plan that could be made.
 /// Every edit is validated like a file, then planned and proved. A large plan is made in the
 /// background while the old one is shown. Call poll() once a frame.
@@ -28,10 +31,13 @@ class Document {
   /// `folder`, or against the folder of `path` when `folder` is empty.
   std::optional<Error> load_text(const std::string& text, const std::string& path,
                                  const std::string& folder = "");
+  /// Like load_text(), with the content of the order file that the text names.
+  std::optional<Error> load_with_order(const std::string& text, const std::string& path,
+                                       const std::string& order);
   /// Opens a plan that is made and proved, with the scenario in it.
   void open_plan(SharedPlan plan);
-  /// Writes the text of the edited scenario, completely or not at all. Fails if the text does not
-  /// parse.
+  /// Writes the text of the edited scenario, completely or not at all, and beside it the order of
+  /// tokens that were moved by hand. Fails if the text does not parse.
   std::optional<Error> save(const std::string& path);
 
   /// Replaces the scenario. `key` names what was changed ("parallel.cp_size"): consecutive edits of
@@ -57,7 +63,15 @@ class Document {
   const std::string& text() const { return state().text; }
   const std::string& path() const { return path_; }
   const std::vector<std::string>& warnings() const { return state().warnings; }
-  bool is_modified() const { return is_open() && state().text != saved_text_; }
+  bool is_modified() const {
+    return is_open() &&
+           (state().text != saved_text_ || state().scenario.parallel.imported != saved_order_);
+  }
+  /// True if the file that save() writes by itself is the one that was opened or saved; a shipped
+  /// scenario has only a name.
+  bool has_file() const { return has_file_; }
+  /// The order file's content of tokens that were moved by hand; empty when none were.
+  std::string moved_order() const;
 
   /// The last plan that could be made of this scenario or an edit of it; null before the first one.
   const SharedPlan& plan() const { return plan_; }
@@ -89,6 +103,7 @@ class Document {
     std::string key;             // the edited key that led to this state
   };
   const State& state() const { return states_[at_]; }
+  void begin(LoadedScenario loaded, const std::string& path, const std::string& anchor);
   void replan();
   void take(Result<SharedPlan> result);
 
@@ -96,6 +111,8 @@ class Document {
   size_t at_ = 0;
   std::string open_key_;
   std::string path_, saved_text_;
+  ImportedOrder saved_order_;
+  bool has_file_ = false;
   std::string anchor_;  // the path against which relative names are resolved
   SharedPlan plan_;
   int64_t most_bytes_ = plan_bytes_limit();

@@ -20,6 +20,7 @@ constexpr float kBalanceMargin = 10;
 constexpr float kPathRow = 26;
 constexpr float kMeter = 34;
 constexpr float kLeastChart = 80;  // minimum height in pixels of a chart with bars
+constexpr float kLeastBars = 88;   // minimum height of the charts above other parts
 constexpr int64_t kMostSegments = 2000;
 
 std::shared_ptr<const Balance> balance_of(const ViewInput& input) {
@@ -258,7 +259,7 @@ void add_meters(const ViewInput& input, const Balance& balance, const Box& box, 
                         print_bytes(balance.kv_necessary));
   }
   const std::string briefest = balance.kv_moved == 0 ? "no KV"
-                               : moves_less          ? "KV moved: " + print_bytes(balance.kv_moved)
+                               : moves_less          ? "KV " + print_bytes(balance.kv_moved)
                                                      : "KV " + print_share(needed);
   add_meter(
       input,
@@ -311,11 +312,16 @@ View draw_balance(const ViewInput& input) {
   }
   const float x0 = kBalanceMargin, x1 = input.size.width - kBalanceMargin;
   const float path = balance->total.backward > 0 ? 32 + 2 * kPathRow : 26 + kPathRow;
-  const float meters = input.size.height - 6 - kMeter;
-  const float paths = meters - path - 8;
+  // The bars are what the view is for: where there is little height, the parts below them go first.
+  const float bottom = input.size.height - 6;
+  const auto leaves_bars = [](float y) { return y - 16 >= kLeastBars; };
+  const bool has_meters = leaves_bars(bottom - kMeter - path - 8);
+  const bool has_path = has_meters || leaves_bars(bottom - path - 8);
+  const float meters = has_meters ? bottom - kMeter : bottom;
+  const float paths = has_path ? meters - path - 8 : meters;
   add_charts(input, *balance, {x0, 8, x1, std::max(9.0F, paths - 8)}, view);
-  add_path(input, *balance, {x0, paths, x1, meters}, view);
-  add_meters(input, *balance, {x0, meters, x1, input.size.height}, view);
+  if (has_path) add_path(input, *balance, {x0, paths, x1, meters}, view);
+  if (has_meters) add_meters(input, *balance, {x0, meters, x1, input.size.height}, view);
   const double mean = balance->mean_pairs(Direction::forward);
   view.title =
       fmt::format("Balance: busiest rank {:.4f} x the mean, critical path {:.4f} x the ideal",

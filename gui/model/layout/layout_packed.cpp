@@ -22,6 +22,39 @@ std::vector<Fold> fold_sequences(const LayoutScene& scene) {
                      kLeastPixels * scene.packed.units_per_pixel(), begin, end);
 }
 
+/// Padding of a slot, wide enough to be seen, with its number of tokens beside it: "+6".
+/// Shortens the room of the slot's own text by what it needs.
+void add_padding_badge(LayoutScene& scene, int64_t from, int64_t to, bool is_front, const Box& slot,
+                       Box& text_room) {
+  if (from >= to) return;
+  const float y0 = slot.y0, y1 = slot.y1;
+  constexpr float kLeast = 6, kLeastSlot = 40;
+  Box box = cut_box(scene.packed, static_cast<double>(from), static_cast<double>(to), y0, y1);
+  if (box.x0 >= box.x1 || slot.width() < kLeastSlot) return add_padding(scene, box);
+  if (box.width() < kLeast) {
+    if (is_front)
+      box.x1 = box.x0 + kLeast;
+    else
+      box.x0 = box.x1 - kLeast;
+  }
+  scene.drawing().add(FilledBox{box, scene.theme().of(Role::raised)});
+  add_padding(scene, box);
+  const std::string text = fmt::format("+{}", print_count(to - from));
+  const float wide = scene.width_of(text, scene.small, Face::mono);
+  if (wide + 8 > slot.width() / 3) return;
+  const float x = is_front ? box.x1 + 3 : box.x0 - 3 - wide;
+  if (is_front)
+    text_room.x0 = std::max(text_room.x0, x + wide);
+  else
+    text_room.x1 = std::min(text_room.x1, x);
+  scene.drawing().add(Label{{x, (y0 + y1) / 2},
+                            Anchor::left_middle,
+                            scene.theme().of(Role::text),
+                            scene.small,
+                            Face::mono,
+                            text});
+}
+
 void add_sequence(LayoutScene& scene, size_t s, float y0, float y1) {
   const PlaceMap& map = scene.map;
   const Theme& theme = scene.theme();
@@ -31,8 +64,11 @@ void add_sequence(LayoutScene& scene, size_t s, float y0, float y1) {
       cut_box(scene.packed, static_cast<double>(begin), static_cast<double>(end), y0, y1);
   const Box valid = cut_box(scene.packed, static_cast<double>(valid_begin),
                             static_cast<double>(valid_end), y0, y1);
+  Box text_room = valid;
+  if (valid.x0 < valid.x1) scene.drawing().add(FilledBox{valid, theme.of(Role::raised)});
+  for (const auto& [from, to] : {std::pair{begin, valid_begin}, std::pair{valid_end, end}})
+    add_padding_badge(scene, from, to, from == begin, all, text_room);
   if (valid.x0 < valid.x1) {
-    scene.drawing().add(FilledBox{valid, theme.of(Role::raised)});
     const std::string length = print_count(map.valid_of_slot[s]);
     const std::vector<std::string> texts = {
         fmt::format("sequence {}: {} valid of {} tokens", s, length, print_count(end - begin)),
@@ -40,12 +76,9 @@ void add_sequence(LayoutScene& scene, size_t s, float y0, float y1) {
         fmt::format("{}", s)};
     // Without padding the long text has no more information.
     const size_t skip = map.valid_of_slot[s] == end - begin ? 1 : 0;
-    add_fitting(scene, valid, theme.of(Role::text), scene.small, Face::body,
+    add_fitting(scene, text_room, theme.of(Role::text), scene.small, Face::body,
                 std::span(texts).subspan(skip));
   }
-  for (const auto& [from, to] : {std::pair{begin, valid_begin}, std::pair{valid_end, end}})
-    add_padding(scene,
-                cut_box(scene.packed, static_cast<double>(from), static_cast<double>(to), y0, y1));
   scene.drawing().add(OutlinedBox{all, theme.of(Role::border)});
   // A partly lit sequence is not lit as a whole.
   const auto covers = [&](const Projection& p) {
@@ -137,8 +170,14 @@ void add_owner(LayoutScene& scene, const PackedPart& part, float y0, float y1) {
     // If there is hardly a valid token, the owner's name is on the dots.
     if (valid.width() < scene.text) add_plate(scene, dots, fmt::format("{}", part.rank));
   }
-  const std::vector<std::string> texts = {fmt::format("rank {}", part.rank),
-                                          fmt::format("{}", part.rank)};
+  // Chunks of one width all have a number or none, however narrow their own number is.
+  const auto fits = [&](const std::string& widest) {
+    return scene.width_of(widest, scene.text, Face::strong) + 4 <= valid.width();
+  };
+  std::string widest(fmt::format("{}", map.num_ranks - 1).size(), '8');
+  std::vector<std::string> texts;
+  if (fits("rank " + widest)) texts = {fmt::format("rank {}", part.rank)};
+  if (texts.empty() && fits(widest)) texts = {fmt::format("{}", part.rank)};
   add_fitting(scene, valid, scene.theme().text_on(scene.rank_color(part.rank)), scene.text,
               Face::strong, texts);
   add_light(scene.drawing(), scene.theme(), box,

@@ -182,8 +182,9 @@ struct ReorderFrame {
   double progress;
 };
 
-/// Draws a strided part, which becomes a comb in sequence order, as thin slices.
-void add_strided(LayoutScene& scene, const ReorderFrame& frame, const Move& move, double extent) {
+/// Draws a strided part, which becomes a comb in sequence order, as thin slices with ribbons from
+/// where they were to where they go. `total`: rows of the buffer.
+void add_strided(LayoutScene& scene, const ReorderFrame& frame, const Move& move, double total) {
   constexpr int64_t kSlices = 24;
   const int64_t slices = std::min(kSlices, move.part.rows);
   const auto rows = static_cast<double>(move.part.rows);
@@ -191,9 +192,10 @@ void add_strided(LayoutScene& scene, const ReorderFrame& frame, const Move& move
   const auto at = static_cast<float>(frame.progress);
   for (int64_t i = 0; i < slices; ++i) {
     const double ranked = move.ranked + per * static_cast<double>(i);
-    const double sequenced =
-        move.sequenced + extent * static_cast<double>(i) / static_cast<double>(slices);
-    const double width = extent / static_cast<double>(slices * scene.map.num_ranks);
+    // The teeth of a comb are not to scale: those of all ranks lie next to each other.
+    const double width = total / static_cast<double>(slices * scene.map.num_ranks);
+    const double sequenced = total * static_cast<double>(i) / static_cast<double>(slices) +
+                             width * static_cast<double>(move.part.rank);
     const double from = frame.goes_to_sequence ? ranked : sequenced;
     const double to = frame.goes_to_sequence ? sequenced : ranked;
     const double from_width = frame.goes_to_sequence ? per : width;
@@ -201,6 +203,12 @@ void add_strided(LayoutScene& scene, const ReorderFrame& frame, const Move& move
     const float f0 = frame.rows.pixel_of(from), f1 = frame.rows.pixel_of(from + from_width);
     const float t0 = frame.rows.pixel_of(to), t1 = frame.rows.pixel_of(to + to_width);
     if (std::max(f1, t1) < frame.rows.begin() || std::min(f0, t0) > frame.rows.end()) continue;
+    const bool is_focus = move.part.rank == scene.input.focus_rank;
+    scene.drawing().add(Ribbon{f0, f1, frame.from_y1, t0, t1, frame.to_y0,
+                               scene.theme().of(Role::accent).with_alpha(is_focus ? 110 : 25)});
+    const Color ghost = scene.rank_color(move.part.rank).with_alpha(70);
+    if (frame.progress > 0)
+      scene.drawing().add(FilledBox{{f0, frame.from_y0 + 1, f1, frame.from_y1 - 1}, ghost});
     scene.drawing().add(
         FilledBox{{f0 + (t0 - f0) * at, frame.from_y0 + (frame.to_y0 - frame.from_y0) * at,
                    f1 + (t1 - f1) * at, frame.from_y1 + (frame.to_y1 - frame.from_y1) * at},
@@ -409,7 +417,7 @@ void add_reorder(LayoutScene& scene, const Box& box) {
     if (part.stride == 1)
       add_move(scene, frame, moves[i]);
     else
-      add_strided(scene, frame, moves[i], static_cast<double>(from.rows) - moves[i].sequenced);
+      add_strided(scene, frame, moves[i], static_cast<double>(from.rows));
   }
   scene.drawing().add(PopClip{});
 }

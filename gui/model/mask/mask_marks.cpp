@@ -88,10 +88,10 @@ Pixels make_pixels(const MaskScene& scene) {
       const bool is_line = has_hatch && is_hatched && (row + column) % period == 0;
       if (is_line)
         pixels.colors[at] = scene.paint.hatch_of(look, time.when);
-      else if (time.when == PaintWhen::later)
-        pixels.colors[at] = scene.paint.of_share(look, time.done_share);
       else
-        pixels.colors[at] = scene.paint.of(look, time.when);
+        pixels.colors[at] = color_of_cell(scene.input, scene.paint, scene.window, look,
+                                          work == nullptr ? CellWork{} : work->cells[at], time,
+                                          picture.owners[0][static_cast<size_t>(row)]);
     }
   }
   return pixels;
@@ -196,7 +196,7 @@ std::string label_of(const CellWork& work, bool has_steps) {
   return work.has_one_rank() ? fmt::format("r{}", work.first_rank) : std::string();
 }
 
-void add_label(Drawing& drawing, const MaskScene& scene, Box box, CellClass of, PaintWhen when,
+void add_label(Drawing& drawing, const MaskScene& scene, Box box, CellClass of, Color fill,
                const std::string& text) {
   // In the middle of the shown part of the chunk pair.
   box = {std::max(box.x0, scene.square.x0), std::max(box.y0, scene.square.y0),
@@ -205,8 +205,6 @@ void add_label(Drawing& drawing, const MaskScene& scene, Box box, CellClass of, 
   const float size = std::clamp(side * 0.42F, 9.0F, 15.0F);
   const float width = scene.input.text_width(text, size, Face::strong);
   if (width > box.width() - 2 || size > box.height()) return;
-  const CellLook look = of == CellClass::full ? CellLook::full : CellLook::partial;
-  const Color fill = scene.paint.of(look, when);
   const Point at = box.center();
   if (of == CellClass::partial)
     drawing.add(FilledBox{
@@ -260,6 +258,23 @@ CellTime time_of(const CellWork& work, const StepWindow& window) {
           static_cast<float>(window.now_end - work.first_step) / static_cast<float>(steps)};
 }
 
+Color color_of_cell(const ViewInput& input, const MaskPaint& paint, const StepWindow& window,
+                    CellLook look, const CellWork& work, const CellTime& time, int32_t owner) {
+  const bool has_pairs = look == CellLook::full || look == CellLook::partial;
+  if (input.mask_colors == MaskColors::classes || !has_pairs || !work.has_work() || owner < 0)
+    return time.when == PaintWhen::later ? paint.of_share(look, time.done_share)
+                                         : paint.of(look, time.when);
+  const Theme& theme = *input.theme;
+  const double step = (work.first_step + 1.0) / std::max(1, window.num_steps);
+  Color base = input.mask_colors == MaskColors::owners
+                   ? theme.of_rank(owner, input.plan->num_ranks())
+                   : theme.of_quantity(step);
+  const Color empty = theme.of(Role::mask_empty);
+  if (look == CellLook::partial) base = mix(base, empty, 0.2F);
+  if (time.when == PaintWhen::now) return mix(base, theme.of(Role::text), 0.4F);
+  return time.when == PaintWhen::later ? mix(base, empty, 0.5F * (1 - time.done_share)) : base;
+}
+
 void add_mask_cells(Drawing& drawing, const MaskScene& scene) {
   drawing.add(PushClip{scene.square});
   drawing.add(FilledBox{scene.square, scene.input.theme->of(Role::background)});
@@ -310,7 +325,12 @@ int64_t add_mask_labels(Drawing& drawing, const MaskScene& scene) {
       const std::string text = label_of(work.cells[at], has_steps);
       if (text.empty() || labelled == kMostLabelled) continue;
       ++labelled;
-      add_label(drawing, scene, box, chunks.classes[at], time.when, text);
+      const CellLook look =
+          chunks.classes[at] == CellClass::full ? CellLook::full : CellLook::partial;
+      const Color fill =
+          color_of_cell(scene.input, scene.paint, scene.window, look, work.cells[at], time,
+                        scene.input.plan->owner(Side::q, chunks.grid.q.edges[row]).rank);
+      add_label(drawing, scene, box, chunks.classes[at], fill, text);
     }
   }
   drawing.add(PopClip{});

@@ -62,6 +62,10 @@ struct CellTime {
 };
 CellTime time_of(const CellWork& work, const StepWindow& window);
 
+/// The colour of a cell by ViewInput::mask_colors. Cells without a visible pair look alike in all.
+Color color_of_cell(const ViewInput& input, const MaskPaint& paint, const StepWindow& window,
+                    CellLook look, const CellWork& work, const CellTime& time, int32_t owner);
+
 /// The work of the focus rank in the moment.
 struct FocusWork {
   int64_t items = 0;

@@ -2,8 +2,10 @@
 
 #include "gui/model/axis.h"
 #include "gui/model/legend.h"
+#include "gui/model/mask/mask_frame.h"
 #include "gui/model/mask/mask_marks.h"
 #include "gui/model/mask/mask_picture.h"
+#include "gui/model/mask/rank_mask.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,93 +14,6 @@
 
 namespace cpscope::gui {
 namespace {
-
-constexpr float kLeastRuler = 42;  // width of the numbers left of the square
-constexpr float kTopRuler = 20;    // height of the numbers above it
-constexpr float kEdgeStrip = 15;   // owners along both edges
-constexpr float kLeastSide = 190;  // minimum width of the text next to the square
-constexpr float kBelow = 118;      // height of the text below it
-constexpr float kLeastSquare = 40;
-
-/// The boxes of the view.
-struct MaskFrame {
-  Box square, left_strip, top_strip, left_ruler, top_ruler, text;
-  bool has_side = false;  // the text is next to the square; otherwise below
-};
-
-MaskFrame place_mask_parts(const Size& size, double q_per_k, float ruler) {
-  MaskFrame frame;
-  const float left = kViewPad / 2 + ruler + kEdgeStrip, top = kViewPad / 2 + kTopRuler + kEdgeStrip;
-  const float beside = size.width - left - 2 * kViewPad - kLeastSide;
-  const float below = size.height - top - kViewPad - kBelow;
-  const float height = size.height - top - kViewPad;
-  frame.has_side = std::min(beside, height) >= std::min(size.width - left - kViewPad, below);
-  const float room_x = frame.has_side ? beside : size.width - left - kViewPad;
-  const float room_y = frame.has_side ? height : below;
-  // A nearly square shape is made square; other shapes fill the available room.
-  float width = room_x, tall = room_y;
-  if (q_per_k > 0.7 && q_per_k < 1.4) width = tall = std::min(room_x, room_y);
-  frame.square = {left, top, left + std::max(width, 0.0F), top + std::max(tall, 0.0F)};
-  frame.left_strip = {left - kEdgeStrip, top, left - 2, frame.square.y1};
-  frame.top_strip = {left, top - kEdgeStrip, frame.square.x1, top - 2};
-  frame.left_ruler = {kViewPad / 2, top, left - kEdgeStrip, frame.square.y1};
-  frame.top_ruler = {left, kViewPad / 2, frame.square.x1, top - kEdgeStrip};
-  if (frame.has_side)
-    frame.text = {frame.square.x1 + 2 * kViewPad, top - kEdgeStrip, size.width - kViewPad,
-                  size.height - kViewPad};
-  else
-    frame.text = {kViewPad, frame.square.y1 + kViewPad, size.width - kViewPad,
-                  size.height - kViewPad / 2};
-  return frame;
-}
-
-/// The steps of a pass that are finished, and those that compute in the moment.
-StepWindow find_window(const PlanIndex& index, Direction direction, Moment moment) {
-  StepWindow window;
-  window.num_steps = std::max(1, index.pass(direction).num_steps);
-  for (size_t s = 0; s < index.stages().size(); ++s) {
-    const StageRef& stage = index.stages()[s];
-    if (stage.kind != StageKind::compute || stage.direction != direction) continue;
-    const When when = PlanIndex::when(static_cast<int32_t>(s), moment);
-    if (when == When::done) window.now_begin = stage.step + 1;
-    if (when != When::later) window.now_end = stage.step + 1;
-  }
-  window.now_end = std::max(window.now_end, window.now_begin);
-  return window;
-}
-
-Direction direction_at(const PlanIndex& index, Moment moment) {
-  if (index.stages().empty()) return Direction::forward;
-  const auto last = static_cast<int32_t>(index.stages().size()) - 1;
-  return index.stages()[std::clamp(moment.first_stage, 0, last)].direction;
-}
-
-LegendEntry sample(std::string text, const MaskPaint& paint, CellLook look, PaintWhen when,
-                   const Theme& theme) {
-  LegendEntry entry;
-  entry.text = std::move(text);
-  entry.has_sample = true;
-  entry.color = paint.of(look, when);
-  if (look == CellLook::partial || look == CellLook::hidden) entry.hatch = Hatch::diagonal;
-  if (look == CellLook::padding) entry.hatch = Hatch::dots;
-  entry.hatch_color = paint.hatch_of(look, when);
-  if (look == CellLook::empty) entry.outline = theme.of(Role::border);
-  return entry;
-}
-
-LegendEntry text_entry(std::string text, bool starts_line = false, bool is_strong = false) {
-  LegendEntry entry;
-  entry.text = std::move(text);
-  entry.starts_line = starts_line;
-  entry.is_strong = is_strong;
-  return entry;
-}
-
-LegendEntry faint_entry(std::string text, bool starts_line = false) {
-  LegendEntry entry = text_entry(std::move(text), starts_line);
-  entry.is_faint = true;
-  return entry;
-}
 
 std::string print_ratio(int64_t part, int64_t whole) {
   return whole == 0 ? "0 %" : print_share(part, whole);
@@ -110,15 +25,15 @@ void add_count_lines(const PlanIndex& index, const TileCount& tiles,
   const int64_t visible =
       index.summary().visible_pairs / std::max(1, index.plan().scenario.attention.heads);
   entries.push_back(
-      text_entry(fmt::format("{} of {} pairs visible ({}), in each of {} heads",
-                             print_count(visible), print_count(pairs), print_ratio(visible, pairs),
-                             index.plan().scenario.attention.heads),
-                 true));
+      mask_text(fmt::format("{} of {} pairs visible ({}), in each of {} heads",
+                            print_count(visible), print_count(pairs), print_ratio(visible, pairs),
+                            index.plan().scenario.attention.heads),
+                true));
   if (tiles.edge == 0) {
-    entries.push_back(faint_entry("Tiles are not counted: too many bands.", true));
+    entries.push_back(faint_mask_text("Tiles are not counted: too many bands.", true));
     return;
   }
-  entries.push_back(text_entry(
+  entries.push_back(mask_text(
       fmt::format("tiles of {} x {}: {} full, {} partial, {} empty", tiles.edge, tiles.edge,
                   print_count(tiles.full), print_count(tiles.partial), print_count(tiles.empty)),
       true));
@@ -127,7 +42,7 @@ void add_count_lines(const PlanIndex& index, const TileCount& tiles,
                   print_count(tiles.wasted_pairs), print_share(tiles.wasted_share()));
   if (tiles.padding_pairs > 0)
     waste += fmt::format("; {} of them padded", print_count(tiles.padding_pairs));
-  entries.push_back(text_entry(waste, true));
+  entries.push_back(mask_text(waste, true));
 }
 
 void add_notes(const ViewInput& input, const MaskPicture& picture, Direction direction,
@@ -135,27 +50,27 @@ void add_notes(const ViewInput& input, const MaskPicture& picture, Direction dir
   const Scenario& scenario = input.plan->plan().scenario;
   const int32_t ranks = input.plan->num_ranks();
   if (scenario.parallel.comm_type == CommType::a2a && ranks > 1)
-    entries.push_back(
-        faint_entry(fmt::format("Every rank computes all pairs, each for its own {}{} of {} "
-                                "heads (all-to-all).",
-                                scenario.attention.heads / ranks,
-                                scenario.attention.heads % ranks == 0
-                                    ? ""
-                                    : fmt::format(" or {}", scenario.attention.heads / ranks + 1),
-                                scenario.attention.heads),
-                    true));
+    entries.push_back(faint_mask_text(
+        fmt::format("Every rank computes all pairs, each for its own {}{} of {} "
+                    "heads (all-to-all).",
+                    scenario.attention.heads / ranks,
+                    scenario.attention.heads % ranks == 0
+                        ? ""
+                        : fmt::format(" or {}", scenario.attention.heads / ranks + 1),
+                    scenario.attention.heads),
+        true));
   if (has_head_groups(scenario.parallel.comm_type) && scenario.parallel.a2a_size > 1)
     entries.push_back(
-        faint_entry(fmt::format("The heads are split over the {} ranks of a group; each "
-                                "computes the same pairs for its heads.",
-                                scenario.parallel.a2a_size),
-                    true));
+        faint_mask_text(fmt::format("The heads are split over the {} ranks of a group; each "
+                                    "computes the same pairs for its heads.",
+                                    scenario.parallel.a2a_size),
+                        true));
   const auto& work = picture.cells.work[direction];
   if (work && work->coarseness > 1)
     entries.push_back(
-        faint_entry("Mixed: a cell holds pairs of many ranks and steps. Zoom in to see "
-                    "whose and when.",
-                    true));
+        faint_mask_text("Mixed: a cell holds pairs of many ranks and steps. Zoom in to see "
+                        "whose and when.",
+                        true));
 }
 
 std::string describe_focus(const ViewInput& input, const FocusWork& focus) {
@@ -187,52 +102,31 @@ std::vector<LegendEntry> make_legend(const MaskScene& scene, const FocusWork& fo
                                                       : "cell";
   std::vector<LegendEntry> entries;
   entries.push_back(
-      sample(fmt::format("full {}", unit), paint, CellLook::full, PaintWhen::done, theme));
-  entries.push_back(
-      sample(fmt::format("partial {}", unit), paint, CellLook::partial, PaintWhen::done, theme));
+      mask_sample(fmt::format("full {}", unit), paint, CellLook::full, PaintWhen::done, theme));
+  entries.push_back(mask_sample(fmt::format("partial {}", unit), paint, CellLook::partial,
+                                PaintWhen::done, theme));
   if (picture.unit != MaskUnit::cell)
-    entries.push_back(sample("masked inside it", paint, CellLook::hidden, PaintWhen::done, theme));
-  entries.push_back(sample("empty: skipped", paint, CellLook::empty, PaintWhen::done, theme));
+    entries.push_back(
+        mask_sample("masked inside it", paint, CellLook::hidden, PaintWhen::done, theme));
+  entries.push_back(mask_sample("empty: skipped", paint, CellLook::empty, PaintWhen::done, theme));
   if (has_padding(*input.plan))
-    entries.push_back(sample("padding", paint, CellLook::padding, PaintWhen::done, theme));
-  entries.push_back(sample("later", paint, CellLook::full, PaintWhen::later, theme));
+    entries.push_back(mask_sample("padding", paint, CellLook::padding, PaintWhen::done, theme));
+  entries.push_back(mask_sample("later", paint, CellLook::full, PaintWhen::later, theme));
   entries.back().starts_line = true;
-  entries.push_back(sample("done", paint, CellLook::full, PaintWhen::done, theme));
-  entries.push_back(sample("computed now", paint, CellLook::full, PaintWhen::now, theme));
+  entries.push_back(mask_sample("done", paint, CellLook::full, PaintWhen::done, theme));
+  entries.push_back(mask_sample("computed now", paint, CellLook::full, PaintWhen::now, theme));
   LegendEntry own =
-      sample(describe_focus(input, focus), paint, CellLook::full, PaintWhen::now, theme);
+      mask_sample(describe_focus(input, focus), paint, CellLook::full, PaintWhen::now, theme);
   own.outline = theme.of(Role::accent);
   if (focus.items == 0) own.color = own.color.with_alpha(0);
   entries.push_back(std::move(own));
   if (has_labels)
-    entries.push_back(faint_entry(scene.window.num_steps > 1
-                                      ? "numbers in cells: the step that computes them"
-                                      : "numbers in cells: the rank that computes them"));
+    entries.push_back(faint_mask_text(scene.window.num_steps > 1
+                                          ? "numbers in cells: the step that computes them"
+                                          : "numbers in cells: the rank that computes them"));
   add_count_lines(*input.plan, picture.counts, entries);
   add_notes(input, picture, scene.direction, entries);
   return entries;
-}
-
-void add_axis_names(Drawing& drawing, const ViewInput& input, const MaskFrame& frame) {
-  const Color ink = input.theme->of(Role::faint_text);
-  drawing.add(Label{{frame.left_strip.x0 - 3, frame.top_ruler.center().y - 3},
-                    Anchor::right_middle,
-                    input.theme->of(Role::key),
-                    11,
-                    Face::body,
-                    "keys ->"});
-  drawing.add(Label{{frame.left_strip.x0 - 3, frame.top_strip.center().y},
-                    Anchor::right_middle,
-                    input.theme->of(Role::query),
-                    11,
-                    Face::body,
-                    "queries"});
-  drawing.add(Line{{frame.left_strip.center().x, frame.top_strip.y0 + 2},
-                   {frame.left_strip.center().x, frame.top_strip.y1},
-                   ink,
-                   1,
-                   false,
-                   true});
 }
 
 }  // namespace
@@ -247,20 +141,18 @@ View draw_mask(const ViewInput& input) {
     add_sentence(view.drawing, input, all, "This batch has no tokens. Give a sequence a length.");
     return view;
   }
-  const float numbers = std::max({input.text_width(print_count(q_tokens), 11, Face::mono),
-                                  input.text_width("queries", 11, Face::body),
-                                  input.text_width("keys ->", 11, Face::body)}) +
-                        8;
-  const MaskFrame frame =
-      place_mask_parts(input.size, static_cast<double>(q_tokens) / static_cast<double>(k_tokens),
-                       std::max(kLeastRuler, numbers));
-  if (frame.square.width() < kLeastSquare || frame.square.height() < kLeastSquare) {
+  const MaskFrame frame = place_mask_parts(input);
+  if (frame.square.width() < kLeastMask || frame.square.height() < kLeastMask) {
     add_sentence(view.drawing, input, all, "Too small for the mask. Enlarge this panel.");
     return view;
   }
   const Axis q(static_cast<double>(q_tokens), input.camera.y, frame.square.y0, frame.square.y1);
   const Axis k(static_cast<double>(k_tokens), input.camera.x, frame.square.x0, frame.square.x1);
   const Direction direction = direction_at(index, input.moment);
+  if (input.is_by_rank) {
+    add_rank_mask(input, frame, q, k, direction, view);
+    return view;
+  }
   const auto [picture, is_current] = find_mask_picture(input, q, k, direction);
   if (picture == nullptr) {
     add_sentence(view.drawing, input, all, "Finding out who computes which pairs, and when.");
@@ -271,8 +163,9 @@ View draw_mask(const ViewInput& input) {
   const MaskScene scene{input, *picture, paint, q, k, frame.square, direction, window};
   add_mask_cells(view.drawing, scene);
   add_mask_lines(view.drawing, scene);
-  const int64_t labels = add_mask_labels(view.drawing, scene);
+  // Numbers are written over the outlines of diagonals.
   const FocusWork focus = add_focus_work(view.drawing, scene);
+  const int64_t labels = add_mask_labels(view.drawing, scene);
   add_mask_lights(view.drawing, scene);
   add_owner_strip(view.drawing, scene, Side::q, frame.left_strip);
   add_owner_strip(view.drawing, scene, Side::kv, frame.top_strip);
@@ -281,7 +174,7 @@ View draw_mask(const ViewInput& input) {
   vertical.is_vertical = true;
   add_ruler(view.drawing, input, q, frame.left_ruler, vertical);
   add_ruler(view.drawing, input, k, frame.top_ruler, {});
-  add_axis_names(view.drawing, input, frame);
+  add_mask_axis_names(view.drawing, input, frame);
   const auto entries = make_legend(scene, focus, labels > 0);
   if (frame.has_side)
     add_legend_column(view.drawing, input, frame.text, entries);

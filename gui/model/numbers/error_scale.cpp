@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -12,6 +13,7 @@ namespace {
 
 constexpr double kMostDecades = 4;
 constexpr double kLeastDecades = 1;
+constexpr double kBudgetDecades = 1.5;  // from the darkest colour to the budget's
 
 }  // namespace
 
@@ -29,7 +31,7 @@ ErrorScale::ErrorScale(const ErrorField& field, const ErrorHistogram& all, const
   }
   if (highest < lowest) lowest = highest = 0;
   // Values beyond a budget have a colour of their own, whatever their share is.
-  hi_ = field.has_row_budgets() ? std::min(highest, 0.0) : highest;
+  hi_ = field.has_row_budgets() ? 0.0 : highest;
   lo_ = std::clamp(lowest, hi_ - kMostDecades, hi_ - kLeastDecades);
   for (size_t i = 0; i < kShades; ++i)
     shades_[i] = theme.of_quantity(static_cast<double>(i) / (kShades - 1));
@@ -44,7 +46,11 @@ Color ErrorScale::color_of(float share) const {
   if (share < 0) return left_out_;
   if (field_.is_over(share)) return over_;
   if (share == 0) return exact_;
-  return shades_[static_cast<size_t>(place_of(share) * (kShades - 1) + 0.5)];
+  // A share of a budget has one colour in all runs: only the upper half of the budget is bright.
+  const double place = field_.has_row_budgets()
+                           ? std::clamp(1 + std::log10(double{share}) / kBudgetDecades, 0.0, 1.0)
+                           : place_of(share);
+  return shades_[static_cast<size_t>(place * (kShades - 1) + 0.5)];
 }
 
 std::string print_figure(double value) {
@@ -71,6 +77,17 @@ std::string print_figure(double value) {
   if (text[exponent] == '0') text.erase(exponent, 1);
   if (text[exponent - 1] == '+') text.erase(exponent - 1, 1);
   return text;
+}
+
+std::pair<std::string, std::string> print_apart(double seen, double expected) {
+  constexpr int kLeast = 3, kMost = 17;
+  const auto print = [](double value, int figures) {
+    return std::isnan(value) ? std::string("NaN") : fmt::format("{:.{}g}", value, figures);
+  };
+  for (int figures = kLeast;; ++figures) {
+    std::string a = print(seen, figures), b = print(expected, figures);
+    if (a != b || seen == expected || figures == kMost) return {std::move(a), std::move(b)};
+  }
 }
 
 std::string print_tick(const ErrorField& field, double share) {

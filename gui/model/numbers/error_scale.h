@@ -5,6 +5,7 @@
 
 #include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cpscope::gui {
@@ -37,6 +38,8 @@ class ErrorScale {
 
 /// Prints two significant figures: "0", "1.2e-7", "0.031", "4.5".
 std::string print_figure(double value);
+/// Prints two values with as many figures as it takes to tell them apart, at least three.
+std::pair<std::string, std::string> print_apart(double seen, double expected);
 /// Prints a round share on a scale: "2 %" of a budget, "0.02" of the typical row.
 std::string print_tick(const ErrorField& field, double share);
 /// 1, 2 and 5 times powers of ten between two logarithms; only powers of ten if there are many

@@ -36,7 +36,7 @@ void add_numbers_sentence(const ViewInput& input, View& view, const std::string&
   const float room = std::max(60.0F, input.size.width - 4 * kNumbersMargin);
   std::vector<std::string> lines(1);
   for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(' ', begin), text.size());
+    const size_t end = std::min(find_line_break(text, begin), text.size());
     const std::string word = text.substr(begin, end - begin);
     const std::string longer = lines.back().empty() ? word : lines.back() + " " + word;
     if (!lines.back().empty() && input.text_width(longer, 14, Face::body) > room)
@@ -71,6 +71,15 @@ std::string tile_text(const ErrorField& field) {
   return (used < 10 ? print_share(used) : print_figure(used) + " x") + (used > 1 ? " !" : "");
 }
 
+/// The same in as few letters as possible.
+std::string brief_tile_text(const ErrorField& field) {
+  const double used = used_of(field);
+  if (field.nan > 0) return "NaN !";
+  if (!field.passed && used <= 1 && used >= 0) return "over !";
+  if (used < 0 || used >= 10) return tile_text(field);
+  return fmt::format("{:.0f} %{}", 100 * used, used > 1 ? " !" : "");
+}
+
 void add_tile(const ViewInput& input, const ErrorField& field, const Box& box, bool is_chosen,
               View& view) {
   const Theme& theme = *input.theme;
@@ -82,14 +91,21 @@ void add_tile(const ViewInput& input, const ErrorField& field, const Box& box, b
                          13,
                          Face::strong,
                          field.name});
-  const float name = input.text_width(field.name, 13, Face::strong);
+  const float room = box.width() - input.text_width(field.name, 13, Face::strong) - 19;
+  const Face face = is_bad ? Face::strong : Face::mono;
+  // A figure is rounded before it is written smaller, and never cut.
+  const std::string text = tile_text(field), brief = brief_tile_text(field);
+  const bool is_long = input.text_width(text, 12, face) > room;
+  const float size =
+      is_long
+          ? std::clamp(12 * room / std::max(1.0F, input.text_width(brief, 12, face)), 8.0F, 12.0F)
+          : 12.0F;
   view.drawing.add(Label{{box.x1 - 7, box.y0 + 11},
                          Anchor::right_middle,
                          theme.of(is_bad ? Role::error : Role::text),
-                         12,
-                         is_bad ? Face::strong : Face::mono,
-                         fit_text(input.text_width, tile_text(field), 12,
-                                  is_bad ? Face::strong : Face::mono, box.width() - name - 22)});
+                         size,
+                         face,
+                         is_long ? brief : text});
   const Box bar{box.x0 + 7, box.y0 + 22, box.x1 - 7, box.y0 + 29};
   view.drawing.add(FilledBox{bar, theme.of(Role::background)});
   const double used = is_bad ? 1.0 : std::clamp(used_of(field), 0.0, 1.0);
@@ -287,8 +303,11 @@ View draw_numbers(const ViewInput& input) {
     return view;
   }
   const bool is_bad = !field->passed || field->nan > 0;
-  add_text(input, view, {kNumbersMargin, y}, right - kNumbersMargin,
-           (is_bad ? "! " : "") + describe_field(*run, *field), is_bad ? Role::error : Role::text);
+  const std::string sentence = (is_bad ? "! " : "") + describe_field(*run, *field);
+  add_text(input, view, {kNumbersMargin, y}, right - kNumbersMargin, sentence,
+           is_bad ? Role::error : Role::text);
+  view.hits.push_back(
+      {{kNumbersMargin, y, right, y + kNumbersLine}, Nothing{}, "sentence", sentence});
   y += kNumbersLine;
   const std::string& first =
       run->steps && run->steps->first ? run->steps->first->text : run->first_divergence;

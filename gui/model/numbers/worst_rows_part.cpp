@@ -35,10 +35,6 @@ std::string place_of(const ShownErrors& shown, int64_t token) {
   return fmt::format("{}:{}{}", sequence, position, plan.is_valid(shown.side, token) ? "" : " pad");
 }
 
-std::string print_value(double value) {
-  return std::isnan(value) ? "NaN" : fmt::format("{:.4g}", value);
-}
-
 std::vector<WorstRowsColumn> make_columns(const ShownErrors& shown, size_t rows) {
   std::vector<WorstRowsColumn> columns = {
       {shown.side == Side::q ? "query" : "key", 0, {}},
@@ -51,12 +47,13 @@ std::vector<WorstRowsColumn> make_columns(const ShownErrors& shown, size_t rows)
   for (size_t r = 0; r < rows; ++r) {
     const WorstRow& row = shown.field.worst[r];
     const int32_t rank = shown.input.plan->owner(shown.side, row.token).rank;
+    const auto [seen, expected] = print_apart(row.seen, row.expected);
     const std::string texts[] = {print_count(row.token),
                                  place_of(shown, row.token),
                                  rank < 0 ? "-" : fmt::format("{}", rank),
                                  fmt::format("{}", row.head),
-                                 print_value(row.seen),
-                                 print_value(row.expected),
+                                 seen,
+                                 expected,
                                  print_error_share(shown.field, row.share)};
     for (size_t c = 0; c < columns.size(); ++c) columns[c].texts.push_back(texts[c]);
   }

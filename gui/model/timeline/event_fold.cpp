@@ -84,10 +84,11 @@ double EventFold::computed(size_t first_rank, size_t end_rank, double from, doub
   return before(to) - before(from);
 }
 
-EventFold fold_events(std::span<const ItemEvent> events, const PlanIndex& plan) {
+EventFold fold_events(std::span<const ItemEvent> events, const PlanIndex& plan, int64_t least_ns) {
   const int32_t num_ranks = plan.num_ranks();
   const size_t num_stages = plan.stages().size();
   EventFold fold;
+  fold.last_ns = least_ns;
   fold.ranks.resize(static_cast<size_t>(num_ranks));
   fold.stage_start.assign(num_stages, std::numeric_limits<int64_t>::max());
   fold.stage_end.assign(num_stages, std::numeric_limits<int64_t>::min());

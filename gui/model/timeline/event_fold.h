@@ -56,7 +56,7 @@ struct RankEvents {
 /// Events of a run by rank and lane. Made once per run.
 struct EventFold {
   std::vector<RankEvents> ranks;
-  int64_t last_ns = 0;
+  int64_t last_ns = 0;  // the end of the run
   // [stage of PlanIndex::stages] from the first start to the last end of its items on any rank;
   // start > end if none was timed.
   std::vector<int64_t> stage_start, stage_end;
@@ -70,7 +70,9 @@ struct EventFold {
   double computed(size_t first_rank, size_t end_rank, double from, double to) const;
 };
 
-/// Events of items that the plan does not have are in their rank's lane, but in no stage.
-EventFold fold_events(std::span<const ItemEvent> events, const PlanIndex& plan);
+/// Events of items that the plan does not have are in their rank's lane, but in no stage. The fold
+/// ends at `least_ns` or at the last event, whichever is later.
+EventFold fold_events(std::span<const ItemEvent> events, const PlanIndex& plan,
+                      int64_t least_ns = 0);
 
 }  // namespace cpscope::gui

@@ -65,8 +65,8 @@ void add_stretch(EventLanes& lanes, int32_t rank, size_t lane, const BusyTimes& 
     scene.drawing().add(FilledBox{box, color});
   const ItemEvent& event = lanes.run.events[static_cast<size_t>(times.first_event(i))];
   if (lane == 0)
-    add_inside(scene, box, lanes.print_ns(static_cast<double>(times.end(i) - times.start(i))),
-               theme.text_on(color));
+    add_on_fill(scene, box, lanes.print_ns(static_cast<double>(times.end(i) - times.start(i))),
+                color);
   scene.view.hits.push_back(
       {box, event.item,
        fmt::format("event/{}/{}/{}/{}", lanes.letter, rank, kLaneNames[lane], times.first_event(i)),
@@ -278,6 +278,8 @@ void add_event_lanes(const ViewInput& input, const RunView& run, const EventFold
   add_ruler(scene.drawing(), input, scene.time, {room.x0, room.y0 - kTimeRuler, room.x1, room.y0},
             {.unit = AxisUnit::nanoseconds, .prefix = prefix});
   add_rank_titles(scene, run_letter == "a" ? "rank" : "rank/b");
+  const auto [from, to] = find_event_playhead(lanes);
+  begin_playhead(scene, from, to);
   scene.drawing().add(PushClip{room});
   view.grids.push_back(
       {room, scene.time.lo(), scene.time.hi(), scene.ranks.lo(), scene.ranks.hi()});
@@ -306,7 +308,6 @@ void add_event_lanes(const ViewInput& input, const RunView& run, const EventFold
                               scene.small,
                               Face::body,
                               "busy"});
-  const auto [from, to] = find_event_playhead(lanes);
   add_playhead(scene, from, to, room.y0 - kTimeRuler);
   view.scale = fmt::format("1 px = {}{}", prefix, print_duration(scene.time.units_per_pixel()));
 }

@@ -1,6 +1,7 @@
 #include "gui/model/timeline/timeline_scene.h"
 
 #include "gui/model/describe.h"
+#include "gui/model/legend.h"
 #include "gui/model/light.h"
 
 #include <algorithm>
@@ -9,6 +10,11 @@
 #include <fmt/format.h>
 
 namespace cpscope::gui {
+namespace {
+
+constexpr uint8_t kVeil = 115;  // of 255
+
+}  // namespace
 
 Box TimelineScene::lane(int32_t rank) const {
   const float y0 = ranks.pixel_of(rank), y1 = ranks.pixel_of(rank + 1.0);
@@ -79,14 +85,22 @@ void add_lane_figure(TimelineScene& scene, int32_t rank, const std::string& text
                             text});
 }
 
+void begin_playhead(TimelineScene& scene, double from, double to) {
+  const float x0 = scene.time.pixel_of(from), x1 = std::max(x0 + 1, scene.time.pixel_of(to));
+  scene.veil = std::max(x1, scene.lanes.x0);
+}
+
 void add_playhead(TimelineScene& scene, double from, double to, float top) {
   const Theme& theme = scene.theme();
   const float x0 = scene.time.pixel_of(from), x1 = std::max(x0 + 1, scene.time.pixel_of(to));
   const Box all = scene.lanes;
-  const float veil = std::max(x1, all.x0);
-  if (veil < all.x1)
+  if (scene.veil < all.x1)
     scene.drawing().add(
-        FilledBox{{veil, all.y0, all.x1, all.y1}, theme.of(Role::panel).with_alpha(115)});
+        FilledBox{{scene.veil, all.y0, all.x1, all.y1}, theme.of(Role::panel).with_alpha(kVeil)});
+  scene.drawing().add(PushClip{all});
+  for (Label& label : scene.labels) scene.drawing().add(std::move(label));
+  scene.drawing().add(PopClip{});
+  scene.labels.clear();
   if (x1 < all.x0 || x0 > all.x1) return;
   const Box frame{std::max(x0, all.x0), all.y0 - 2, std::min(x1, all.x1), all.y1};
   const Color accent = theme.of(Role::accent);
@@ -100,9 +114,17 @@ void add_inside(TimelineScene& scene, const Box& box, const std::string& text, C
   // In the middle of the shown part of the box.
   const Box shown{std::max(box.x0, scene.lanes.x0), box.y0, std::min(box.x1, scene.lanes.x1),
                   box.y1};
-  if (scene.input.text_width(text, scene.small, Face::body) + 6 > shown.width()) return;
-  scene.drawing().add(
+  if (scene.input.text_width(text, scene.small, Face::body) + 2 > shown.width()) return;
+  scene.labels.push_back(
       Label{shown.center(), Anchor::center_middle, ink, scene.small, Face::body, text});
+}
+
+void add_on_fill(TimelineScene& scene, const Box& box, const std::string& text, Color fill) {
+  const Theme& theme = scene.theme();
+  const bool is_veiled = (box.x0 + box.x1) / 2 > scene.veil;
+  const Color shown =
+      is_veiled ? mix(fill, theme.of(Role::panel), static_cast<float>(kVeil) / 255) : fill;
+  add_inside(scene, box, text, theme.text_on(shown));
 }
 
 std::vector<Color> make_busy_shades(const Theme& theme) {

@@ -31,6 +31,8 @@ struct TimelineScene {
   float left = 0, right = 0;
   float small = 11;
   int32_t first_rank = 0, end_rank = 0;  // shown ranks
+  float veil = 0;             // x from which the lanes are veiled: what has not happened yet
+  std::vector<Label> labels = {};  // in the lanes; above the veil
 
   const Theme& theme() const { return *input.theme; }
   Drawing& drawing() const { return view.drawing; }
@@ -46,10 +48,15 @@ void find_shown_ranks(TimelineScene& scene, int32_t num_ranks);
 void add_rank_titles(TimelineScene& scene, std::string_view hit_prefix);
 /// Adds a figure after a lane, if there is room.
 void add_lane_figure(TimelineScene& scene, int32_t rank, const std::string& text);
-/// Veils everything after `from`, which has not happened yet; frames [from, to), the playhead.
+/// Sets TimelineScene::veil: everything after `to` has not happened yet.
+void begin_playhead(TimelineScene& scene, double from, double to);
+/// Veils what has not happened yet, adds the labels of the lanes, and frames [from, to), the
+/// playhead.
 void add_playhead(TimelineScene& scene, double from, double to, float top);
-/// Adds a text inside the box if it fits.
+/// Adds a label on the panel inside the box if it fits; on_fill: in a colour that is readable on a
+/// filled box, veiled or not.
 void add_inside(TimelineScene& scene, const Box& box, const std::string& text, Color ink);
+void add_on_fill(TimelineScene& scene, const Box& box, const std::string& text, Color fill);
 /// [256] shades from always waiting to always computing, for heat maps.
 std::vector<Color> make_busy_shades(const Theme& theme);
 /// Adds an outline without a fill: the rank waits.

@@ -158,8 +158,7 @@ void add_compute_bar(StepLanes& lanes, const Box& box, int64_t pairs, int64_t mo
     scene.drawing().add(FilledBox{bar, theme.of(Role::compute)});
     const std::string figure = print_count(pairs), text = figure + " pairs";
     const float width = scene.input.text_width(text, scene.small, Face::body) + 6;
-    add_inside(scene, bar, width <= bar.width() ? text : figure,
-               theme.text_on(theme.of(Role::compute)));
+    add_on_fill(scene, bar, width <= bar.width() ? text : figure, theme.of(Role::compute));
   }
   const Box rest{bar.x1, box.y0, box.x1, box.y1};
   if (rest.width() >= 2) {
@@ -192,7 +191,7 @@ void add_wire_bar(StepLanes& lanes, const Box& box, int64_t bytes, int64_t most,
     if (width + 8 <= bar.width()) {
       const Point c = bar.center();
       scene.drawing().add(FilledBox{{c.x - width / 2, bar.y0, c.x + width / 2, bar.y1}, color});
-      add_inside(scene, bar, figure, theme.text_on(color));
+      add_on_fill(scene, bar, figure, color);
     }
   }
   scene.view.hits.push_back({bar, ItemId{direction, StageKind::transfer, item}, name,
@@ -436,7 +435,7 @@ void add_step_lanes(const ViewInput& input, const StepTable& table, const Box& b
   view.scaled.push_back(room);
   TimelineScene scene{input,
                       view,
-                      Axis(table.num_steps(), input.camera.x, room.x0, room.x1),
+                      Axis(table.num_steps() * input.stretch, input.camera.x, room.x0, room.x1),
                       Axis(table.num_ranks(), input.camera.y, room.y0, room.y1),
                       room,
                       box.x0,
@@ -455,6 +454,8 @@ void add_step_lanes(const ViewInput& input, const StepTable& table, const Box& b
   add_step_numbers(lanes, box.y0 + kPasses);
   add_step_hits(lanes, box.y0 + kPasses);
   add_rank_titles(scene, "rank");
+  const auto [from, to] = find_step_playhead(lanes);
+  begin_playhead(scene, from, to);
   scene.drawing().add(PushClip{room});
   add_step_cells(lanes);
   scene.drawing().add(PopClip{});
@@ -469,7 +470,6 @@ void add_step_lanes(const ViewInput& input, const StepTable& table, const Box& b
                               scene.small,
                               Face::body,
                               "busy"});
-  const auto [from, to] = find_step_playhead(lanes);
   add_playhead(scene, from, to, box.y0 + kPasses);
   view.scale = print_scale(scene.time.units_per_pixel(), "step");
 }

@@ -42,8 +42,8 @@ std::shared_ptr<const TimelineMaps> timeline_maps(const ViewInput& input, bool s
   const auto make = [plan = input.plan, a = input.run_a, b = input.run_b, shows_time] {
     auto maps = std::make_shared<TimelineMaps>();
     if (shows_time) {
-      maps->events_a = fold_events(a->events, *plan);
-      if (has_events(b)) maps->events_b = fold_events(b->events, *plan);
+      maps->events_a = fold_events(a->events, *plan, a->total_ns);
+      if (has_events(b)) maps->events_b = fold_events(b->events, *plan, b->total_ns);
     } else {
       maps->steps = std::make_unique<const StepTable>(*plan);
       // A step of very many items is measured here, not in the frame that first shows it.

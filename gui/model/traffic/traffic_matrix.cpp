@@ -283,7 +283,8 @@ void add_bars(Drawing& drawing, const MatrixScene& scene, bool is_sent) {
         1.0F, room * static_cast<float>(static_cast<double>(sum) / static_cast<double>(most)));
     const Box bar =
         is_sent ? Box{box.x0, lo, box.x0 + length, hi} : Box{lo, box.y0, hi, box.y0 + length};
-    const Color color = mix(theme.of(Role::mask_empty), theme.of(Role::transfer), 0.45F);
+    // Pale enough for the text, which lies on the bar and beside it.
+    const Color color = mix(theme.of(Role::mask_empty), theme.of(Role::transfer), 0.3F);
     drawing.add(FilledBox{bar, color});
     const std::string text = print_bytes(sum);
     const float width = scene.input().text_width(text, kSmallText, Face::mono);

@@ -434,7 +434,7 @@ class Chart {
     };
     const std::string text = recommend(*chart_.comparison) + " ";
     for (size_t begin = 0; begin < text.size();) {
-      const size_t end = text.find(' ', begin);
+      const size_t end = find_line_break(text, begin);
       const std::string word = text.substr(begin, end - begin);
       const std::string longer = line.empty() ? word : line + " " + word;
       if (!line.empty() && chart_.text_width(longer, 13, Face::body) > room) {

@@ -38,11 +38,12 @@ std::string balance_svg(const PlanSummary& summary) {
   std::string svg = fmt::format(
       "<svg role=\"img\" aria-label=\"pairs by step and rank\" width=\"{:.0f}\" height=\"{:.0f}\">",
       cell * static_cast<double>(ranks) + 70, (height + 4) * static_cast<double>(shown));
+  // Steps count from 1 where people read, as in the picture above.
   for (size_t step = 0; step < shown; ++step) {
     const double top = (height + 4) * static_cast<double>(step);
     svg +=
         fmt::format("<text x=\"0\" y=\"{:.0f}\" font-size=\"11\" fill=\"#57606a\">step {}</text>",
-                    top + 18, step);
+                    top + 18, step + 1);
     for (size_t rank = 0; rank < ranks; ++rank) {
       const double share = static_cast<double>(summary.pairs_by_step_rank[step][rank]) /
                            static_cast<double>(busiest);
@@ -55,7 +56,7 @@ std::string balance_svg(const PlanSummary& summary) {
         svg += fmt::format(
             "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" "
             "fill=\"#0072b2\"><title>step {}, rank {}: {} pairs</title></rect>",
-            x, top + height * (1 - share), cell - 2, height * share, step, rank,
+            x, top + height * (1 - share), cell - 2, height * share, step + 1, rank,
             summary.pairs_by_step_rank[step][rank]);
       }
     }

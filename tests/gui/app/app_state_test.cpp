@@ -281,7 +281,7 @@ TEST(AppState, CancelsARun) {
   ASSERT_TRUE(apply_command(state, "run.cpu"));
   EXPECT_FALSE(apply_command(state, "run.cpu")) << "one at a time";
   ASSERT_TRUE(apply_command(state, "run.cancel"));
-  for (int i = 0; i < 20; ++i) update(state, i);
+  for (int i = 0; i < 20; ++i) update(state, 0.1 * i);
   EXPECT_FALSE(state.run_a);
   ASSERT_FALSE(state.messages.empty());
   EXPECT_NE(state.messages.back().text.find("cancelled"), std::string::npos);

@@ -2,6 +2,7 @@
 
 #include "gui/app/app_state.h"
 #include "gui/model/axis.h"
+#include "sim/plan/band.h"
 #include "sim/plan/visible_interval.h"
 #include "sim/scenario/random_scenario.h"
 #include "sim/scenario/scenario_file.h"
@@ -261,6 +262,28 @@ TEST(Caption, TellsWhatEnters) {
   const auto last = sinks.moment_of_step(sinks.pass(Direction::forward).num_steps - 1);
   const std::string text = to_text(make_caption(sinks, last, 0));
   EXPECT_NE(text.find("the sink enters each row's softmax, once"), std::string::npos) << text;
+}
+
+TEST(Caption, CountsTheSlicesThatNeedAMaskAsThePlanDoes) {
+  const PlanIndex index = load("thd_padding_p2p");
+  const auto& stages = index.stages();
+  int captions = 0;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    if (stages[s].kind != StageKind::compute || stages[s].direction != Direction::forward) continue;
+    const ComputeItem& item =
+        index.plan().forward.computes[static_cast<size_t>(stages[s].begin)];  // rank 0's
+    int64_t full = 0;
+    for (const BandSlice& slice : index.plan().slices_of(item)) full += is_full(slice) ? 1 : 0;
+    std::string text;
+    for (const gui::Span& span :
+         make_caption(index, index.moment_of_stage(static_cast<int32_t>(s)), 0))
+      text += span.text;
+    const auto found = find_all(text, "([0-9]+) needs? no mask");
+    ASSERT_EQ(found.size(), 1U) << text;
+    EXPECT_EQ(read_number(found.front()), full) << text;
+    ++captions;
+  }
+  EXPECT_EQ(captions, 4);
 }
 
 }  // namespace

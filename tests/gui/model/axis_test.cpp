@@ -182,5 +182,13 @@ TEST(Legend, LeavesASentenceOutThatDoesNotFitAsAWhole) {
   }
 }
 
+TEST(LineBreak, IsNeverInsideANumber) {
+  EXPECT_EQ(gui::find_line_break("2 337 265 of 8 386 816 pairs"), 9U);
+  EXPECT_EQ(gui::find_line_break("2 337 265 of 8 386 816 pairs", 13), 22U);
+  EXPECT_EQ(gui::find_line_break("[1 798, 1 928)"), 7U);
+  EXPECT_EQ(gui::find_line_break("4 2000"), 1U) << "two numbers";
+  EXPECT_EQ(gui::find_line_break("131 072"), std::string_view::npos);
+}
+
 }  // namespace
 }  // namespace cpscope::tests

@@ -169,5 +169,17 @@ TEST(BalanceView, StaysSmallAndFiniteForEveryCamera) {
   }
 }
 
+TEST(BalanceView, KeepsItsBarsInALowPanel) {
+  for (const char* name : {"zigzag", "thd_padding_p2p"}) {
+    const SharedPlan plan = plan_shipped(name);
+    for (const Size size : {Size{260, 150}, Size{260, 190}, Size{260, 230}, Size{560, 150}}) {
+      const View view = draw_balance(probe_input(*plan, kNoProjection, size));
+      const HitRegion* bar = find_hit(view, "rank/0");
+      ASSERT_NE(bar, nullptr) << name << " at " << size.width << " x " << size.height;
+      EXPECT_GE(bar->box.height(), 20) << name << " at " << size.height;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cpscope::gui

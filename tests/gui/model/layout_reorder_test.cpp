@@ -1,11 +1,14 @@
 // The layout's view of reorders: rows that move between rank order and token order.
 #include "gui/model/layout/layout_view.h"
 #include "sim/plan/planner/planner.h"
+#include "sim/scenario/scenario_file.h"
 #include "tests/gui/model/plan_truth.h"
 #include "tests/gui/model/random_plans.h"
 #include "tests/gui/model/view_check.h"
 #include "tests/gui/model/view_probe.h"
+#include "tests/support/graded_run.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -134,6 +137,31 @@ TEST(LayoutView, ShowsAStageOfReordersAloneAndThoseBeforeAsDone) {
       EXPECT_TRUE(has_text(view, "after attention, done")) << "out travels in rank order";
     }
   }
+}
+
+TEST(LayoutView, ShowsWhereStripesGoInAReorder) {
+  auto loaded = load_scenario(CPSCOPE_SOURCE_DIR "/scenarios/striped.toml");
+  ASSERT_TRUE(loaded);
+  loaded.value().scenario.parallel.comm_type = CommType::a2a;
+  const PlanIndex index(*plan_unless_refused(loaded.value().scenario));
+  int32_t reorder = 0;
+  while (index.stages()[static_cast<size_t>(reorder)].kind != StageKind::reorder) ++reorder;
+  Asked asked(index, {900, 700});
+  const auto count_ribbons = [&] {
+    const View view = draw_layout(asked.input);
+    return std::count_if(
+        view.drawing.marks.begin(), view.drawing.marks.end(),
+        [](const gui::Mark& mark) { return std::holds_alternative<gui::Ribbon>(mark); });
+  };
+  asked.input.moment = index.moment_of_stage(reorder);
+  // The ribbons of the layout itself are the same in the scenario's own ring.
+  const auto ring = plan_file(CPSCOPE_SOURCE_DIR "/scenarios/striped.toml");
+  Asked without(*ring, {900, 700});
+  const View plain = draw_layout(without.input);
+  const auto of_layout = std::count_if(
+      plain.drawing.marks.begin(), plain.drawing.marks.end(),
+      [](const gui::Mark& mark) { return std::holds_alternative<gui::Ribbon>(mark); });
+  EXPECT_GE(count_ribbons(), of_layout + 4 * 24) << "24 slices of each of four ranks";
 }
 
 }  // namespace

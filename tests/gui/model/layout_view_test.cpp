@@ -1,6 +1,7 @@
 #include "gui/model/layout/layout_view.h"
 
 #include "sim/plan/planner/planner.h"
+#include "tests/gui/model/numbers_cases.h"
 #include "tests/gui/model/plan_truth.h"
 #include "tests/gui/model/random_plans.h"
 #include "tests/gui/model/view_check.h"
@@ -390,6 +391,34 @@ TEST(LayoutView, SaysWhatToDoWithoutAPlan) {
   ASSERT_EQ(view.drawing.marks.size(), 1U);
   EXPECT_NE(std::get<gui::Label>(view.drawing.marks[0]).text.find("Open a scenario"),
             std::string::npos);
+}
+
+TEST(LayoutView, ShowsPaddingHoweverLittleThereIs) {
+  const gui::SharedPlan plan = plan_shipped("thd_padding_p2p");
+  Asked asked(*plan, {430, 300});
+  const View view = draw_layout(asked.input);
+  size_t sequences = 0;
+  for (const HitRegion& hit : view.hits) {
+    if (!hit.name.starts_with("sequence/q/") || hit.box.width() < 40) continue;
+    ++sequences;
+    float widest = 0;
+    for (const gui::Mark& mark : view.drawing.marks) {
+      const auto* box = std::get_if<gui::FilledBox>(&mark);
+      if (box != nullptr && box->hatch == gui::Hatch::dots && box->box.x0 >= hit.box.x0 - 1 &&
+          box->box.x1 <= hit.box.x1 + 1 && hit.box.contains(box->box.center()))
+        widest = std::max(widest, box->box.width());
+    }
+    EXPECT_GE(widest, 6) << hit.name;
+  }
+  EXPECT_GE(sequences, 2U);
+  const auto has_count = [&](const std::string& text) {
+    return std::any_of(view.drawing.marks.begin(), view.drawing.marks.end(),
+                       [&](const gui::Mark& mark) {
+                         const auto* label = std::get_if<gui::Label>(&mark);
+                         return label != nullptr && label->text == text;
+                       });
+  };
+  EXPECT_TRUE(has_count("+6") && has_count("+7")) << "the padding of sequences 0 and 2";
 }
 
 }  // namespace

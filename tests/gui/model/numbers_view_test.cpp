@@ -1,6 +1,7 @@
 #include "gui/model/numbers/numbers_view.h"
 
 #include "gui/model/axis.h"
+#include "gui/model/numbers/error_scale.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/scenario/random_scenario.h"
 #include "tests/gui/model/numbers_cases.h"
@@ -189,6 +190,41 @@ TEST(NumbersView, ShowsRandomRunsOfEveryTensor) {
       expect_paintable(draw_numbers(input));
     }
   }
+}
+
+TEST(NumbersView, NeverCutsTheShareOfATensor) {
+  RunView run = one_bad_row(5, 0, 0.5);
+  while (run.errors.size() < kErrorTensors.size()) {
+    run.errors.push_back(run.errors.front());
+    run.errors.back().name = kErrorTensors[run.errors.size() - 1];
+  }
+  for (const float width : {306.0F, 340.0F, 420.0F, 900.0F}) {
+    const View view = draw(long_plan(), &run, {}, {width, 220});
+    int shares = 0;
+    for (const Mark& mark : view.drawing.marks) {
+      const auto* label = std::get_if<Label>(&mark);
+      if (label == nullptr || label->at.y > 30) continue;
+      EXPECT_EQ(label->text.find(".."), std::string::npos) << label->text << " at " << width;
+      shares += label->text.find('%') != std::string::npos ? 1 : 0;
+    }
+    EXPECT_EQ(shares, 5) << "at " << width;
+  }
+}
+
+TEST(ErrorScale, GivesAShareOfABudgetOneColourInEveryRun) {
+  const RunView good = one_bad_row(5, 0, 0.095), bad = one_bad_row(5, 0, 0.9);
+  const Theme& theme = theme_of(ThemeName::dark);
+  const ErrorScale of_good(good.errors.front(), theme), of_bad(bad.errors.front(), theme);
+  for (const float share : {0.02F, 0.1F, 0.4F, 0.8F})
+    EXPECT_EQ(of_good.color_of(share), of_bad.color_of(share)) << share;
+  EXPECT_EQ(of_good.color_of(1.0F), theme.of_quantity(1.0)) << "brightest at the budget";
+}
+
+TEST(PrintApart, ShowsThatTwoValuesDiffer) {
+  const auto [seen, expected] = print_apart(-0.598734512, -0.598734398);
+  EXPECT_NE(seen, expected);
+  EXPECT_EQ(print_apart(1.5, 1.5), (std::pair<std::string, std::string>{"1.5", "1.5"}));
+  EXPECT_EQ(print_apart(std::nan(""), 1.5).first, "NaN");
 }
 
 }  // namespace

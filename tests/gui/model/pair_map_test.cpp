@@ -64,10 +64,11 @@ TEST(PairMap, CountsAndClassesAgreeWithSinglePairs) {
     for (const PairGrid& grid : some_grids(index, seed)) {
       std::vector<int64_t> seen(static_cast<size_t>(grid.cells()), 0);
       std::vector<char> has_pair(seen.size(), 0);
+      std::vector<int64_t> of_tokens(seen.size(), 0);  // pairs with a token on both sides
       for_each_pair(grid, [&](int64_t row, int64_t column, int64_t i, int64_t j) {
         seen[grid.at(row, column)] += truth.is_visible[truth.at(i, j)];
         if (index.is_valid(Side::q, i) && index.is_valid(Side::kv, j))
-          has_pair[grid.at(row, column)] = 1;
+          has_pair[grid.at(row, column)] = 1, ++of_tokens[grid.at(row, column)];
       });
       const std::vector<int64_t> counts = gui::count_cells(index, grid);
       ASSERT_EQ(counts, seen);
@@ -75,7 +76,8 @@ TEST(PairMap, CountsAndClassesAgreeWithSinglePairs) {
       for (int64_t row = 0; row < grid.rows(); ++row) {
         for (int64_t column = 0; column < grid.columns(); ++column) {
           const int64_t count = seen[grid.at(row, column)];
-          const CellClass expected = count == grid.area(row, column)  ? CellClass::full
+          const bool is_full = count > 0 && count == of_tokens[grid.at(row, column)];
+          const CellClass expected = is_full                          ? CellClass::full
                                      : count > 0                      ? CellClass::partial
                                      : has_pair[grid.at(row, column)] ? CellClass::empty
                                                                       : CellClass::padding;

@@ -167,5 +167,15 @@ TEST(TimelineView, ShowsTheClockOfManyRanksWithinItsBudget) {
   }
 }
 
+TEST(EventFold, EndsWhereAPredictionSays) {
+  std::mt19937_64 random(5);
+  for_plans_of_seeds(3, [&random](const PlanIndex& index, uint64_t) {
+    const gui::RunView run = make_run(index, random);
+    const int64_t last = gui::fold_events(run.events, index).last_ns;
+    EXPECT_EQ(gui::fold_events(run.events, index, last + 1000).last_ns, last + 1000);
+    EXPECT_EQ(gui::fold_events(run.events, index, 1).last_ns, last);
+  });
+}
+
 }  // namespace
 }  // namespace cpscope::tests

@@ -10,6 +10,7 @@
 #include <string>
 
 #include <gtest/gtest.h>
+#include <imgui.h>
 
 namespace cpscope::tests {
 namespace {
@@ -142,6 +143,48 @@ TEST(Hands, FinishTheFirstExerciseByClickingAnyPartOfARank) {
     hand.click(part);
     EXPECT_TRUE(std::holds_alternative<gui::RankTarget>(state->selected())) << part;
   }
+}
+
+TEST(Hands, ChooseALayoutOfDispatchedChunksThatFitTheBatch) {
+  const auto state = open_shipped_example("zigzag");
+  Hand hand(*state);
+  hand.click("edit/parallel.layout");
+  hand.click("edit/parallel.layout/lpt");
+  EXPECT_EQ(state->plan()->plan().layout.kind, LayoutKind::lpt);
+  EXPECT_EQ(state->plan()->tokens(Side::q), 256) << "no padding to chunks of 512";
+  EXPECT_LT(state->plan()->summary().rank_max_over_mean, 1.3);
+}
+
+TEST(Hands, LoseMessagesButNotErrorsAfterAWhile) {
+  const auto state = open_shipped_example("zigzag");
+  tell(*state, "Wrote a.png");
+  tell(*state, "No such file", true);
+  update(*state, 5);
+  EXPECT_EQ(state->messages.size(), 2U);
+  update(*state, 60);
+  ASSERT_EQ(state->messages.size(), 1U);
+  EXPECT_TRUE(state->messages.front().is_error);
+}
+
+TEST(Hands, CopyWhatTheInspectorSays) {
+  const auto state = open_shipped_example("zigzag");
+  Hand hand(*state);
+  hand.click("layout/rank/2");
+  hand.click("inspector.copy");
+  std::string copied;
+  hand.offscreen().frame([&] { copied = ImGui::GetClipboardText(); });
+  EXPECT_TRUE(copied.starts_with("Rank 2\n")) << copied;
+  EXPECT_NE(copied.find("visible pairs"), std::string::npos) << copied;
+}
+
+TEST(Hands, ReadAboutTheRankOfWhatIsSelected) {
+  const auto state = open_shipped_example("zigzag");
+  Hand hand(*state);
+  select(*state, gui::TokenRange{Side::q, 64, 96});
+  EXPECT_EQ(state->focus_rank, 2) << "the owner of the tokens";
+  hand.click("mask/pair/32/0");
+  ASSERT_TRUE(std::holds_alternative<ItemId>(state->selected()));
+  EXPECT_EQ(state->focus_rank, 1) << "who computes the tile";
 }
 
 }  // namespace

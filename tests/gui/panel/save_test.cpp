@@ -88,7 +88,7 @@ TEST(Leaving, SavesTheChangesFirst) {
   press_quit(hand);
   hand.click("unsaved/save");
   EXPECT_TRUE(state->wants_quit);
-  EXPECT_NE(read_text(path).find("cp_size = 8"), std::string::npos) << read_text(path);
+  EXPECT_NE(read_text(path).find("cp_size      = 8"), std::string::npos) << read_text(path);
 }
 
 TEST(Leaving, StaysWhenTheChangesCannotBeSaved) {
@@ -120,7 +120,7 @@ TEST(Leaving, AsksForANameWhereThereIsNone) {
   hand.type(path);
   hand.key(Key::enter);
   EXPECT_TRUE(state->wants_quit);
-  EXPECT_NE(read_text(path).find("cp_size = 2"), std::string::npos);
+  EXPECT_NE(read_text(path).find("cp_size      = 2"), std::string::npos);
   // If the dialog for a name was closed without a name, the next save must not quit.
   state->wants_quit = false;
   scenario.parallel.cp_size = 4;
@@ -199,13 +199,13 @@ TEST(Numbers, AreOfTheAnswerOrOfTheStepBesideTheOracleOrRunB) {
   state->run_a = run("a");
   state->run_a_plan = state->document.plan();
   Hand hand(*state);
-  hand.click("numbers.step");
+  hand.click("numbers/of/on");
   EXPECT_TRUE(state->is_by_step);
-  EXPECT_EQ(hand.hits().find("numbers.beside"), nullptr) << "there is no B";
+  EXPECT_EQ(hand.hits().find("numbers/beside/on"), nullptr) << "there is no B";
   state->run_b = run("b");
   state->run_b_plan = state->document.plan();
   hand.frames(2);
-  hand.click("numbers.beside");
+  hand.click("numbers/beside/on");
   EXPECT_TRUE(state->is_beside_b);
   hand.key(gui::compat::key_of('E'));
   EXPECT_FALSE(state->is_by_step);

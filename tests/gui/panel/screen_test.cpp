@@ -63,7 +63,7 @@ TEST(Screen, PredictsTimesOnTheClusterThatIsChosen) {
   hand.click("edit/parallel.cp_size/double");
   hand.settle();
   EXPECT_EQ(state->prediction.plan, state->document.plan());
-  hand.click("timeline.time");
+  hand.click("timeline/unit/off");
   EXPECT_FALSE(state->shows_time);
   hand.click("timeline/cluster");
   hand.click("timeline/cluster/none");

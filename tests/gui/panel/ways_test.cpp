@@ -345,5 +345,30 @@ TEST(WaysPage, FitsEveryTheme) {
   }
 }
 
+TEST(Ways, SayThatLaunchesDecideAndOfferALargerBatch) {
+  const auto state = open_ways("zigzag");
+  Hand hand(*state);
+  EXPECT_NE(warn_of_launches(*state).find("Launches and the host take"), std::string::npos);
+  hand.click("ways/enlarge");
+  wait_for_ways(*state);
+  EXPECT_EQ(state->document.scenario().batch.lengths, (std::vector<int64_t>{128 * 1024}));
+  EXPECT_FALSE(enlarge_batch(*state)) << "it is large now";
+  undo_edit(*state);
+  EXPECT_EQ(state->document.scenario().batch.lengths, (std::vector<int64_t>{256}));
+}
+
+TEST(Ways, PredictTheTimeThatTheTimelineShows) {
+  const auto state = open_ways("zigzag");
+  const gui::SharedCandidates ways = shown_ways(*state);
+  ASSERT_NE(ways, nullptr);
+  const gui::ClusterName on = ways_cluster(*state);
+  choose_cluster(*state, on.cluster, on.stack);
+  wait_for_prediction(*state);
+  ASSERT_NE(state->prediction.run, nullptr);
+  const Candidate& own = ways->candidates[static_cast<size_t>(ways->own)];
+  EXPECT_NEAR(static_cast<double>(state->prediction.run->total_ns) * 1e-3, own.total_us(),
+              own.total_us() * 1e-6);
+}
+
 }  // namespace
 }  // namespace cpscope::tests
