@@ -90,6 +90,15 @@ TEST(CpRounds, AreProvedForEveryScheduleAndLayoutThatHasThem) {
   }
 }
 
+// The hops of an empty sequence carry nothing, and no compute tells which round they are of.
+TEST(CpRounds, AreProvedWhereARoundHasNoToken) {
+  for (const LayoutKind layout : {LayoutKind::dual_chunk, LayoutKind::contiguous}) {
+    for (const std::vector<int64_t>& lengths :
+         {std::vector<int64_t>{0, 1, 0}, {0, 0, 0}, {5, 0, 8}})
+      expect_proved(plan_of(make_rounds_case(lengths, {2, 1, 2}, 2, layout)));
+  }
+}
+
 TEST(CpRounds, OfAllRanksAreThePlanWithoutThemButForCopies) {
   const Plan rounds = plan_of(make_rounds_case({64, 64}, {4, 4}, 4));
   Scenario one = rounds.scenario;
