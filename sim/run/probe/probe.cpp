@@ -21,11 +21,14 @@ constexpr int64_t kMostKeysPerBucket = 128;
 
 /// Number of keys that may share one element of v, so that their count is still read exactly: each
 /// rounding of the element changes it by less than a unit roundoff, and all together by less than
-/// half a key. Partial results kept in 16 bits are rounded once, then at every merge, and at the
-/// end.
+/// half a key. All results are rounded at the end; partial results in 16 bits also before they are
+/// sent or kept, and at every merge or addition.
 int64_t count_keys_per_bucket(const Plan& plan, bool merges_in_dtype) {
-  if (!merges_in_dtype) return kMostKeysPerBucket;
-  const int32_t roundings = count_hops(plan).partials + 2;
+  const Hops hops = count_hops(plan);
+  int32_t roundings = 1;
+  if (merges_in_dtype || hops.rounds_partials) ++roundings;
+  if (merges_in_dtype) roundings += hops.partials;
+  if (hops.adds_in_dtype) roundings += plan.layout.cp_size;
   const double exact = 0.5 / (roundings * unit_roundoff(plan.scenario.numerics.dtype));
   return static_cast<int64_t>(
       std::clamp(std::ceil(exact) - 1, 1.0, static_cast<double>(kMostKeysPerBucket)));

@@ -50,8 +50,8 @@ struct ProbeReport {
 /// Runs the plan's forward with q = 0, so that all visible keys have the same weight. exp(lse) is
 /// then the number of visible keys (one more with a sink, whose logit is 0). With v = 1 in the
 /// element that codes a key's bucket, out times that number is the number of keys seen in each
-/// bucket. Buckets hold at most 128 keys, and fewer if partial results may be rounded to the dtype
-/// at every merge, so that the dtype counts them exactly. There is one run for each digit of a
+/// bucket. Buckets hold at most 128 keys, and fewer if partial results are rounded to the dtype on
+/// their way, so that the dtype counts them exactly. There is one run for each digit of a
 /// key's number. A last run codes the KV head's number. `plan` must be the plan of probe_scenario,
 /// whose dtype is bf16 for fp8: 8 bits hold no numbers of keys, and where keys go does not depend
 /// on it.

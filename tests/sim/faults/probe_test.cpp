@@ -173,6 +173,21 @@ TEST(Probes, SeeOneKeyTakenForAnotherWhateverTheDistance) {
   }
 }
 
+// Six partial results are rounded to bf16, and their sum after each: more than half a key of 83.
+TEST(Probes, CountTheKeysOfResultsThatAreAddedIn16Bits) {
+  for (const WireFormat wire : {WireFormat::dtype, WireFormat::fp32}) {
+    Scenario scenario = walker_case({83}, 6);
+    scenario.batch.slots = scenario.batch.kv_slots = {133};
+    scenario.parallel.comm_type = CommType::gather_q;
+    scenario.parallel.combine = Combine::reduce_scatter;
+    scenario.parallel.partial_wire = wire;
+    scenario.numerics.dtype = Dtype::bf16;
+    scenario.numerics.backward = false;
+    const ProbeReport report = probe_with(scenario, [](const Plan&, Answer&) {});
+    EXPECT_EQ(loud(report), Names{});
+  }
+}
+
 TEST(Probes, SeeARowOfAnotherQueryHead) {
   const ProbeReport report =
       probe_with(turned_case(CommType::a2a, Dtype::bf16), [](const Plan&, Answer& answer) {
