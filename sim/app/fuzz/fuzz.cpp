@@ -222,8 +222,15 @@ bool is_seen_by_samples(const Tensor& tensor, const BatchSlots& slots, Side side
   return small < std::min(rows, kSampledRows) || small * 16 < rows;
 }
 
+/// True if a plain evaluation in 8 bits is so far off that nothing at all keeps the budget.
+bool may_be_zero(const Grade& grade, const std::string& tensor) {
+  return std::any_of(grade.tensors.begin(), grade.tensors.end(), [&](const TensorGrade& one) {
+    return one.name == tensor && one.budget > 0.5;
+  });
+}
+
 /// A tensor of the answer, spoiled in a way that no verdict may overlook; says how.
-std::string spoil(uint64_t bits, const BatchSlots& slots, Answer& answer) {
+std::string spoil(uint64_t bits, const BatchSlots& slots, const Grade& grade, Answer& answer) {
   std::vector<Tensor*> tensors{&answer.out, &answer.lse, &answer.dq, &answer.dk, &answer.dv};
   std::erase_if(tensors, [](const Tensor* tensor) { return tensor->values.empty(); });
   if (tensors.empty()) return "";
@@ -240,7 +247,8 @@ std::string spoil(uint64_t bits, const BatchSlots& slots, Answer& answer) {
       tensor.values[element] = std::numeric_limits<double>::infinity();
       return fmt::format("an infinity in {}", tensor.name);
     case 2:
-      if (is_lse || !is_seen_by_samples(tensor, slots, side)) return "";
+      if (is_lse || !is_seen_by_samples(tensor, slots, side) || may_be_zero(grade, tensor.name))
+        return "";
       std::fill(tensor.values.begin(), tensor.values.end(), 0.0);
       return fmt::format("{} all zero", tensor.name);
     default:
@@ -261,7 +269,7 @@ std::optional<FuzzFinding> check_spoiled(Toolbox& toolbox, const Scenario& scena
   const Plan& plan = outcome.plan->plan();
   const uint64_t bits = draw_bits(scenario.numerics.seed, kDrawStream + 2, 0);
   Answer answer = outcome.output.answer;
-  const std::string what = spoil(bits, plan.layout.slots, answer);
+  const std::string what = spoil(bits, plan.layout.slots, outcome.grade, answer);
   if (what.empty()) return std::nullopt;
   const Result<SampledGrade> sampled =
       grade_sample(toolbox, plan, outcome.inputs, answer, {.rows = kSampledRows});

@@ -70,7 +70,7 @@ class RoundCheck {
     return fmt::format("sequence {} is in no group", lost - places_.begin());
   }
 
-  /// The sequences of a list.
+  /// The sequences of a list; of padding alone, the sequence of its slot.
   const std::set<int64_t>& sequences_of(RunListId list, Side side) {
     const auto known = sequences_.find({list, side});
     if (known != sequences_.end()) return known->second;
@@ -80,7 +80,17 @@ class RoundCheck {
     for (const Stretch* stretch = from; stretch != to; ++stretch) {
       if (stretch->sequence >= 0) found.insert(stretch->sequence);
     }
+    if (found.empty() && reader.rows() > 0) add_slot(plan_.list(list).front().begin, side, found);
     return found;
+  }
+
+  /// The sequence whose padding a token is.
+  void add_slot(int64_t token, Side side, std::set<int64_t>& found) const {
+    const std::vector<SequenceSlot>& sequences = plan_.layout.slots.sequences;
+    const auto slot = std::find_if(
+        sequences.begin(), sequences.end(),
+        [&](const SequenceSlot& sequence) { return sequence.side(side).end() > token; });
+    if (slot != sequences.end()) found.insert(slot - sequences.begin());
   }
 
   /// A rank owns tokens of its groups alone.

@@ -96,6 +96,10 @@ TEST(CpRounds, AreProvedWhereARoundHasNoToken) {
     for (const std::vector<int64_t>& lengths :
          {std::vector<int64_t>{0, 1, 0}, {0, 0, 0}, {5, 0, 8}})
       expect_proved(plan_of(make_rounds_case(lengths, {2, 1, 2}, 2, layout)));
+    // Nothing but padding travels in the second round.
+    Scenario padding = make_rounds_case({21, 14, 0, 0}, {1, 3, 3, 4}, 4, layout);
+    padding.batch.slots = padding.batch.kv_slots = {24, 18, 6, 0};
+    expect_proved(plan_of(padding));
   }
 }
 
