@@ -13,7 +13,9 @@ namespace cpscope {
 namespace {
 
 /// True on a thread that runs a for_each_index body: nested calls then run on this thread alone.
-thread_local bool is_worker = false;
+// Aligned as the sections that follow it: mold 1.10 may place a single byte at the end of the page
+// before them, and takes its address for the begin of what is read-only; then no program starts.
+alignas(16) thread_local bool is_worker = false;
 
 }  // namespace
 
