@@ -139,14 +139,7 @@ std::string describe_chunks(const PlanIndex& index, const MaskGrid& chunks, int6
                   name_of(chunks.classes[at]), print_count(chunks.counts[at]),
                   print_count(chunks.grid.area(row, column)));
   const CellWork& work = chunks.work[direction]->cells[at];
-  if (!work.has_work()) return text;
-  text += work.has_one_rank()
-              ? fmt::format("; computed by rank {}", work.first_rank)
-              : fmt::format("; computed by ranks {} to {}", work.first_rank, work.last_rank);
-  text += work.first_step == work.last_step
-              ? fmt::format(" in step {}", work.first_step + 1)
-              : fmt::format(" in steps {} to {}", work.first_step + 1, work.last_step + 1);
-  return text + (direction == Direction::backward ? " of the backward" : "");
+  return work.has_work() ? text + "; " + describe_work(work, direction) : text;
 }
 
 void add_hits(const PlanIndex& index, const Axis& q_axis, const Axis& k_axis, Direction direction,

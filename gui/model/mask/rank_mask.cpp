@@ -261,15 +261,8 @@ bool is_lit(const RankScene& scene, const Target& target, int32_t q_rank, int32_
 
 std::string describe_block(const RankScene& scene, Direction direction, int32_t q, int32_t k) {
   const CellWork& work = scene.work(q, k);
-  std::string text = fmt::format("queries of rank {} x keys of rank {}", q, k);
-  if (!work.has_work()) return text + ": no pair is computed";
-  text += work.has_one_rank()
-              ? fmt::format(": computed by rank {}", work.first_rank)
-              : fmt::format(": computed by ranks {} to {}", work.first_rank, work.last_rank);
-  text += work.first_step == work.last_step
-              ? fmt::format(" in step {}", work.first_step + 1)
-              : fmt::format(" in steps {} to {}", work.first_step + 1, work.last_step + 1);
-  return text + (direction == Direction::backward ? " of the backward" : "");
+  return fmt::format("queries of rank {} x keys of rank {}: {}", q, k,
+                     work.has_work() ? describe_work(work, direction) : "no pair is computed");
 }
 
 /// Adds the steps in blocks with room, outlines of what is computed now, lit or selected, and hit

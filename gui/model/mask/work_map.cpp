@@ -8,6 +8,8 @@
 #include <span>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace cpscope::gui {
 namespace {
 
@@ -277,6 +279,18 @@ void spread_blocks(const PairGrid& grid, const std::vector<int64_t>& counts, con
 }
 
 }  // namespace
+
+std::string describe_work(const CellWork& work, Direction direction) {
+  const std::string ranks = work.has_one_rank()
+                                ? fmt::format("rank {}", work.first_rank)
+                                : fmt::format("ranks {} to {}", work.first_rank, work.last_rank);
+  const std::string steps =
+      work.first_step == work.last_step
+          ? fmt::format("step {}", work.first_step + 1)
+          : fmt::format("steps {} to {}", work.first_step + 1, work.last_step + 1);
+  return fmt::format("computed by {} in {}{}", ranks, steps,
+                     direction == Direction::backward ? " of the backward" : "");
+}
 
 WorkMap find_work(const PlanIndex& index, const PairGrid& grid, const std::vector<int64_t>& counts,
                   Direction direction) {

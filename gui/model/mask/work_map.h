@@ -4,6 +4,7 @@
 #include "gui/model/target.h"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace cpscope::gui {
@@ -21,6 +22,9 @@ struct CellWork {
   bool has_one_rank() const { return first_rank == last_rank; }
   friend bool operator==(const CellWork&, const CellWork&) = default;
 };
+
+/// "computed by rank 2 in steps 1 to 3"; there must be work. Steps count from 1.
+std::string describe_work(const CellWork& work, Direction direction);
 
 /// The work of all cells, [row][column].
 struct WorkMap {
