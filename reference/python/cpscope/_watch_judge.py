@@ -21,6 +21,8 @@ NAMES = ("q", "k", "v", "sink", "out", "lse", "d_out", "dq", "dk", "dv")
 _OF_KEYS = ("k", "v", "dk", "dv")
 _GRADIENTS = ("d_out", "dq", "dk", "dv")
 _PAUSE = 0.02  # seconds between two looks at the store
+_DEVICE_PAUSE = 0.0005  # seconds between two looks at the device
+_STAGED = 32 << 20  # bytes of page-locked memory through which a rank copies
 _QUICK = 4096  # tokens that are judged whole if nothing else is said
 
 
@@ -203,6 +205,7 @@ class Worker(threading.Thread):
         self._is_closed = False
         self._last = time.monotonic()
         self._judged = ""  # key of the last call
+        self._staging: Any = None  # page-locked, of _STAGED bytes, from the first copy on
 
     def submit(self, record: Record) -> None:
         with self._lock:
@@ -233,6 +236,8 @@ class Worker(threading.Thread):
             self._report(verdict)
 
     def _work_on(self, record: Record) -> Verdict:
+        for event in record.events:
+            _wait_for_device(event)
         with _SideStream(record):
             if not all(map(bool, record.same)):
                 record.reason = "the recomputed forward had other inputs than the first"
@@ -249,10 +254,26 @@ class Worker(threading.Thread):
             time.sleep(_PAUSE)
         return text
 
-    @staticmethod
-    def _on_host(record: Record, name: str, cut: dict[str, Any] | None) -> Any:
+    def _on_host(self, record: Record, name: str, cut: dict[str, Any] | None) -> Any:
         with _SideStream(record):
-            return cut_heads(record.tensors[name], cut).cpu()
+            tensor = cut_heads(record.tensors[name], cut)
+            return self._staged_copy(tensor) if tensor.device.type == "cuda" else tensor.cpu()
+
+    def _staged_copy(self, tensor: Any) -> Any:
+        """A copy in host memory. What is copied straight to pageable memory, or waited for inside the driver, keeps the training
+        thread from starting kernels meanwhile."""
+        import torch  # type: ignore[import-not-found,unused-ignore]
+        if self._staging is None:
+            self._staging = torch.empty(_STAGED, dtype=torch.uint8, pin_memory=True)
+        there, event = tensor.contiguous().view(-1).view(torch.uint8), torch.cuda.Event()
+        here = torch.empty(there.numel(), dtype=torch.uint8)
+        for target, source in zip(here.split(_STAGED), there.split(_STAGED)):
+            staged = self._staging[:source.numel()]
+            staged.copy_(source, non_blocking=True)
+            event.record()
+            _wait_for_device(event)
+            target.copy_(staged)
+        return here.view(tensor.dtype).view(tensor.shape)
 
     # A rank that does not judge.
 
@@ -501,8 +522,14 @@ class HandedOver(dict[str, Any]):
             yield self.popitem()
 
 
+def _wait_for_device(event: Any) -> None:
+    """Looks again and again: event.synchronize() would hold what the training thread needs to start kernels."""
+    while not event.query():
+        time.sleep(_DEVICE_PAUSE)
+
+
 class _SideStream:
-    """Runs device work of this thread after the copies of the training thread, on a stream of its own."""
+    """Runs device work of this thread on a stream of its own."""
 
     def __init__(self, record: Record):
         self._record = record
@@ -511,15 +538,8 @@ class _SideStream:
     def __enter__(self) -> None:
         import torch  # type: ignore[import-not-found,unused-ignore]
         cuda: Any = torch.cuda
-        devices = {tensor.device for tensor in self._record.tensors.values() if tensor.device.type == "cuda"}
-        if not devices:  # copies in host memory, which the device may still be writing
-            for event in self._record.events:
-                event.synchronize()
-        for device in devices:
-            stream = cuda.Stream(device)
-            self._contexts.enter_context(cuda.stream(stream))
-            for event in self._record.events:
-                stream.wait_event(event)
+        for device in {tensor.device for tensor in self._record.tensors.values() if tensor.device.type == "cuda"}:
+            self._contexts.enter_context(cuda.stream(cuda.Stream(device)))
 
     def __exit__(self, *_: object) -> None:
         self._contexts.close()
