@@ -90,7 +90,7 @@ def measure(file, ours, options, watch):
     import torch
     shape = Shape(file)
     q, k, v = draw(shape)
-    flops = 2 * shape.heads * (shape.dim_qk + shape.dim_v) * shape.pairs
+    flops = shape.flops("forward")
     calls, row = {}, {"shape": shape.name, "systems": {}}
     for peer in options.peers.split(","):
         try:
