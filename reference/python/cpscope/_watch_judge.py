@@ -265,8 +265,9 @@ class Worker(threading.Thread):
         import torch  # type: ignore[import-not-found,unused-ignore]
         if self._staging is None:
             self._staging = torch.empty(_STAGED, dtype=torch.uint8, pin_memory=True)
-        there, event = tensor.contiguous().view(-1).view(torch.uint8), torch.cuda.Event()
-        here = torch.empty(there.numel(), dtype=torch.uint8)
+        cuda: Any = torch.cuda
+        there, event = tensor.contiguous().view(-1).view(torch.uint8), cuda.Event()
+        here: Any = torch.empty(there.numel(), dtype=torch.uint8)
         for target, source in zip(here.split(_STAGED), there.split(_STAGED)):
             staged = self._staging[:source.numel()]
             staged.copy_(source, non_blocking=True)
