@@ -530,7 +530,7 @@ def _wait_for_device(event: Any) -> None:
 
 
 class _SideStream:
-    """Runs device work of this thread on a stream of its own."""
+    """Runs device work of this thread on a stream of its own; the copies of the training thread are complete by then."""
 
     def __init__(self, record: Record):
         self._record = record
