@@ -3,10 +3,12 @@
 #include "sim/plan/visit_items.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <span>
+#include <string_view>
 #include <type_traits>
-#include <unordered_map>
-#include <unordered_set>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -27,8 +29,9 @@ struct Content {
   bool was_sent = false;     // an unfinished sum that its owner has got
 };
 
-/// Rectangles (rows x heads) that were written to one buffer; they must not overlap.
+/// A rectangle (rows x heads) that was written to a buffer; those of one stage must not overlap.
 struct Landed {
+  BufferId buffer;
   RunListId rows;
   HeadRange heads;
   int64_t transfer;
@@ -159,10 +162,16 @@ class Walk {
                        to_name(item.payload), to_index(item.src), to_index(item.dst));
   }
 
+  template <class Item>
+  static std::string name(const Item& item, std::string_view kind) {
+    return fmt::format("step {}, rank {}: {}", to_index(item.step), to_index(item.rank), kind);
+  }
+
   /// All transfers of a stage run at the same time: what one writes no other of the stage may read.
   std::optional<std::string> run_transfers(const Pass& pass, const Stage& stage) {
     std::vector<Content> before;
-    std::unordered_set<BufferId> read;
+    before.reserve(static_cast<size_t>(stage.end - stage.begin));
+    ++stage_;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[i];
       item_ = ItemId{direction_, stage.kind, i};
@@ -184,21 +193,21 @@ class Walk {
         return name(item) + ": a share of a gradient travels in the dtype, dkv_wire says fp32";
       if (at(item.to).has_arrived)
         return name(item) + ": overwrites a partial result that was not merged yet";
-      read.insert(item.from);
+      read_in_[item.from] = stage_;
       before.push_back(from);
     }
-    std::unordered_map<BufferId, std::vector<Landed>> landed;
+    landed_.clear();
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[i];
       item_ = ItemId{direction_, stage.kind, i};
-      if (read.contains(item.to))
+      if (read_in_[item.to] == stage_)
         return name(item) + ": lands in a buffer that is being sent in the same stage";
       if (item.landing == Landing::add) {
         if (!at(item.to).is_complete)
           return name(item) + ": adds to a buffer that was never started";
         if (at(item.to).is_finished && plan_.buffer(item.to).rows > 0)
           return name(item) + ": adds to a sum that is finished";
-      } else if (auto text = land(item, before[i - stage.begin], landed)) {
+      } else if (auto text = land(item, before[i - stage.begin])) {
         return text;
       }
       if (auto text = check_tokens(item, before[i - stage.begin])) return text;
@@ -209,10 +218,17 @@ class Walk {
         at(item.to).has_arrived = at(item.to).is_complete;
       if (item.landing == Landing::add || item.payload == Payload::partial) give_away(item.from);
     }
-    for (const auto& [buffer, parts] : landed) {
-      item_ = ItemId{direction_, stage.kind, parts.front().transfer};
-      if (auto text = check_disjoint(parts))
-        return fmt::format("buffer {}: {}", to_index(buffer), *text);
+    std::stable_sort(landed_.begin(), landed_.end(), [](const Landed& a, const Landed& b) {
+      return to_index(a.buffer) < to_index(b.buffer);
+    });
+    for (auto first = landed_.begin(); first != landed_.end();) {
+      const auto last = std::find_if(
+          first, landed_.end(), [&](const Landed& part) { return part.buffer != first->buffer; });
+      item_ = ItemId{direction_, stage.kind, first->transfer};
+      const bool is_whole = last == first + 1 && first->rows == kAllRows;
+      if (auto text = is_whole ? std::nullopt : check_disjoint({first, last}))
+        return fmt::format("buffer {}: {}", to_index(first->buffer), *text);
+      first = last;
     }
     return std::nullopt;
   }
@@ -240,8 +256,7 @@ class Walk {
     }
   }
 
-  std::optional<std::string> land(const TransferItem& item, const Content& from,
-                                  std::unordered_map<BufferId, std::vector<Landed>>& landed) {
+  std::optional<std::string> land(const TransferItem& item, const Content& from) {
     Content& to = at(item.to);
     const BufferSpec& spec = plan_.buffer(item.to);
     if (spec.tokens == kNoTokens) {
@@ -249,9 +264,10 @@ class Walk {
         return name(item) + ": a transfer into a ring buffer names no tokens";
       if (item.heads != spec.heads)
         return name(item) + ": some heads of the ring buffer are not sent";
-      std::vector<Landed>& parts = landed[item.to];
-      if (!parts.empty()) return name(item) + ": a ring buffer is filled twice in one stage";
-      parts.push_back({item.to_rows, item.heads, item_->index});
+      if (written_in_[item.to] == stage_)
+        return name(item) + ": a ring buffer is filled twice in one stage";
+      written_in_[item.to] = stage_;
+      landed_.push_back({item.to, item.to_rows, item.heads, item_->index});
       to.tokens = item.tokens;
       to.is_complete = true;
       to.is_finished = from.is_finished;
@@ -264,14 +280,14 @@ class Walk {
     if (to.landed == 0) to.is_finished = true;
     to.is_finished = to.is_finished && from.is_finished;
     to.landed += rows * item.heads.size();
-    landed[item.to].push_back({item.to_rows, item.heads, item_->index});
+    landed_.push_back({item.to, item.to_rows, item.heads, item_->index});
     if (to.landed > spec.rows * spec.heads.size())
       return name(item) + ": more rows are written than the buffer has";
     to.is_complete = to.landed == spec.rows * spec.heads.size();
     return std::nullopt;
   }
 
-  std::optional<std::string> check_disjoint(const std::vector<Landed>& parts) {
+  std::optional<std::string> check_disjoint(std::span<const Landed> parts) {
     std::map<std::pair<int32_t, int32_t>, std::vector<TokenRun>> by_heads;
     int32_t covered = 0;
     for (const Landed& part : parts) {
@@ -314,16 +330,15 @@ class Walk {
   }
 
   std::optional<std::string> reorder(const ReorderItem& item) {
-    const std::string where =
-        fmt::format("step {}, rank {}: reorder", to_index(item.step), to_index(item.rank));
+    const auto where = [&] { return name(item, "reorder"); };
     if (plan_.buffer(item.from).rank != item.rank || plan_.buffer(item.to).rank != item.rank)
-      return where + " crosses ranks";
+      return where() + " crosses ranks";
     if (plan_.buffer(item.from).kind != plan_.buffer(item.to).kind ||
         plan_.buffer(item.from).heads != plan_.buffer(item.to).heads)
-      return where + " turns one tensor into another";
-    if (!at(item.from).is_complete) return where + " reads a buffer that is not complete";
+      return where() + " turns one tensor into another";
+    if (!at(item.from).is_complete) return where() + " reads a buffer that is not complete";
     if (plan_.rows(item.order) != plan_.buffer(item.to).rows)
-      return where + " does not fill its target";
+      return where() + " does not fill its target";
     const auto key = std::tuple(to_index(at(item.from).tokens), to_index(item.order),
                                 to_index(plan_.buffer(item.to).tokens), -2);
     const auto [known, is_new] = same_tokens_.try_emplace(key, false);
@@ -331,42 +346,44 @@ class Walk {
       known->second = same_ids(picker_.pick(at(item.from).tokens, item.order),
                                plan_.list(plan_.buffer(item.to).tokens));
     }
-    if (!known->second) return where + " puts tokens where others are expected";
+    if (!known->second) return where() + " puts tokens where others are expected";
     at(item.to).is_complete = true;
     at(item.to).is_finished = at(item.from).is_finished;
     return std::nullopt;
   }
 
   std::optional<std::string> compute(const ComputeItem& item, int64_t index) {
-    const std::string where =
-        fmt::format("step {}, rank {}: compute", to_index(item.step), to_index(item.rank));
+    const auto where = [&] { return name(item, "compute"); };
     const BufferSpec &q = plan_.buffer(item.q), &kv = plan_.buffer(item.kv);
     const HeadRange kv_heads = kv_heads_of(plan_.scenario.attention, item.heads);
-    if (q.rank != item.rank || kv.rank != item.rank) return where + " reads another rank's memory";
+    if (q.rank != item.rank || kv.rank != item.rank)
+      return where() + " reads another rank's memory";
     if (q.kind != BufferKind::q || kv.kind != BufferKind::kv)
-      return where + " takes another tensor for q or kv";
+      return where() + " takes another tensor for q or kv";
     if (!at(item.q).is_complete || at(item.q).tokens != item.q_tokens)
-      return where + " does not hold the queries that it reads";
+      return where() + " does not hold the queries that it reads";
     if (!at(item.kv).is_complete || at(item.kv).tokens != item.kv_tokens)
-      return where + " does not hold the keys that it reads";
+      return where() + " does not hold the keys that it reads";
     if (item.heads.begin < q.heads.begin || item.heads.end > q.heads.end)
-      return where + " reads query heads that it does not hold";
+      return where() + " reads query heads that it does not hold";
     if (kv_heads.begin < kv.heads.begin || kv_heads.end > kv.heads.end)
-      return where + " reads KV heads that it does not hold";
+      return where() + " reads KV heads that it does not hold";
     if (direction_ == Direction::backward) {
       if (!(at(item.out).is_finished && at(item.d_out).is_complete))
-        return where + " lacks out or d_out";
+        return where() + " lacks out or d_out";
       const bool has_stats = plan_.buffer(item.out).kind == BufferKind::stats;
       if (!holds_queries(item, item.out, has_stats ? BufferKind::stats : BufferKind::out) ||
           !holds_queries(item, item.d_out, BufferKind::d_out))
-        return where + " reads out or d_out of other queries";
+        return where() + " reads out or d_out of other queries";
     }
     if (item.num_slices == 0) return std::nullopt;
-    for (const BufferId id : direction_ == Direction::backward ? std::vector{item.dq, item.dkv}
-                                                               : std::vector{item.out}) {
-      if (!fits_result(item, id)) return where + " writes to a buffer that is not made for it";
+    const std::array gradients{item.dq, item.dkv};
+    for (const BufferId id : direction_ == Direction::backward
+                                 ? std::span<const BufferId>(gradients)
+                                 : std::span(&item.out, 1)) {
+      if (!fits_result(item, id)) return where() + " writes to a buffer that is not made for it";
       if (at(id).result_of != kNothing)
-        return where + " overwrites a result that was not merged yet";
+        return where() + " overwrites a result that was not merged yet";
       at(id).result_of = index;
       at(id).is_complete = true;
       at(id).is_finished = false;
@@ -396,20 +413,19 @@ class Walk {
   }
 
   std::optional<std::string> merge(const MergeItem& item) {
-    const std::string where =
-        fmt::format("step {}, rank {}: merge", to_index(item.step), to_index(item.rank));
+    const auto where = [&] { return name(item, "merge"); };
     Content& into = at(item.into);
-    if (plan_.buffer(item.into).rank != item.rank) return where + " writes another rank's memory";
+    if (plan_.buffer(item.into).rank != item.rank) return where() + " writes another rank's memory";
     if (item.order == 0) {
       if (into.is_complete && plan_.buffer(item.into).rows > 0 && !into.was_sent)
-        return where + " overwrites a sum that holds results";
+        return where() + " overwrites a sum that holds results";
       into.merges = 0;
       into.is_finished = into.was_sent = false;
       if (plan_.buffer(item.into).tokens == kNoTokens) into.tokens = kNoTokens;
     } else if (!into.is_complete) {
-      return where + " adds to a sum that was never started";
+      return where() + " adds to a sum that was never started";
     } else if (into.is_finished && plan_.buffer(item.into).rows > 0) {
-      return where + " adds to a sum that is finished";
+      return where() + " adds to a sum that is finished";
     }
     // The order in a travelling sum counts the hops that it has made; idle ranks leave gaps.
     const BufferSpec& sum = plan_.buffer(item.into);
@@ -417,26 +433,26 @@ class Walk {
         sum.kind == BufferKind::dkv || (sum.kind == BufferKind::dq && sum.tokens == kNoTokens);
     const bool is_next = item.order == into.merges;
     if (!is_next && !(travels && item.order > into.merges && item.order <= to_index(item.step))) {
-      return fmt::format("merge {} has order {}, expected {}", where, item.order, into.merges);
+      return fmt::format("merge {} has order {}, expected {}", where(), item.order, into.merges);
     }
     into.merges = item.order + 1;
     into.is_complete = true;
     if (item.partial == kNoBuffer) return std::nullopt;
     Content& partial = at(item.partial);
     if (partial.result_of == kNothing && !partial.has_arrived)
-      return where + " reads a result that is not there";
+      return where() + " reads a result that is not there";
     const BufferSpec &from = plan_.buffer(item.partial), &to = plan_.buffer(item.into);
     const bool is_lse = from.kind == BufferKind::stats && direction_ == Direction::forward &&
                         to.kind == BufferKind::out;
     if (from.rank != item.rank || (from.kind != to.kind && !is_lse) ||
         from.heads.begin < to.heads.begin || from.heads.end > to.heads.end)
-      return where + " adds another tensor or another rank's result";
+      return where() + " adds another tensor or another rank's result";
     const RunListId tokens = partial.tokens;
     if (into.tokens == kNoTokens) into.tokens = tokens;
     if (!are_rows_of(into.tokens, item.into_rows, tokens))
-      return where + " adds rows of other tokens";
+      return where() + " adds rows of other tokens";
     if (plan_.rows(tokens) > plan_.buffer(item.into).rows)
-      return where + " adds more rows than the buffer has";
+      return where() + " adds more rows than the buffer has";
     if (partial.result_of != kNothing) ++merged_[partial.result_of];
     partial.result_of = kNothing;
     partial.has_arrived = partial.is_complete = false;
@@ -455,12 +471,12 @@ class Walk {
   }
 
   std::optional<std::string> finish(const FinishItem& item) {
-    const std::string where =
-        fmt::format("step {}, rank {}: finish", to_index(item.step), to_index(item.rank));
+    const auto where = [&] { return name(item, "finish"); };
     Content& content = at(item.buffer);
-    if (plan_.buffer(item.buffer).rank != item.rank) return where + " of another rank's memory";
-    if (!content.is_complete) return where + " of a sum that was never started";
-    if (content.is_finished && plan_.buffer(item.buffer).rows > 0) return where + " happens twice";
+    if (plan_.buffer(item.buffer).rank != item.rank) return where() + " of another rank's memory";
+    if (!content.is_complete) return where() + " of a sum that was never started";
+    if (content.is_finished && plan_.buffer(item.buffer).rows > 0)
+      return where() + " happens twice";
     content.is_finished = true;
     return std::nullopt;
   }
@@ -473,6 +489,7 @@ class Walk {
   std::optional<ItemId> item_;
   int32_t stage_ = 0;
   IdVector<BufferId, int32_t> read_in_, written_in_;  // the last stage that did
+  std::vector<Landed> landed_;                        // of this stage
   std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, bool> same_tokens_;
 };
 

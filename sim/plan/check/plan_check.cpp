@@ -1,5 +1,6 @@
 #include "sim/plan/check/plan_check.h"
 
+#include "sim/base/parallel.h"
 #include "sim/plan/check/check_rows.h"
 #include "sim/plan/visit_items.h"
 
@@ -185,12 +186,13 @@ std::vector<CheckResult> inspect_plan(const Plan& plan) {
   checks.push_back(check_buffers(plan));
   // The later checks use what the first two have proved.
   if (!checks[0].ok || !checks[1].ok) return checks;
-  checks.push_back(check_coverage(plan));
-  checks.push_back(check_movement(plan));
-  checks.push_back(check_partials(plan));
-  checks.push_back(check_gradients(plan));
-  checks.push_back(check_bytes(plan));
-  if (has_rounds(plan.scenario.parallel)) checks.push_back(check_rounds(plan));
+  std::vector<CheckResult (*)(const Plan&)> later{check_coverage, check_movement, check_partials,
+                                                  check_gradients, check_bytes};
+  if (has_rounds(plan.scenario.parallel)) later.push_back(check_rounds);
+  checks.resize(2 + later.size());
+  for_each_index(static_cast<int64_t>(later.size()), [&](int64_t i) {
+    checks[static_cast<size_t>(2 + i)] = later[static_cast<size_t>(i)](plan);
+  });
   return checks;
 }
 

@@ -18,7 +18,7 @@ struct BufferNeed {
   bool is_joint = false;  // filled part by part, so its buffer never holds other tokens
   bool is_hop = false;    // a sum on its way: its buffer never names tokens
   BufferId real = kNoBuffer;
-  int64_t first = -1, last = -1;  // stages
+  int32_t first = -1, last = -1;  // stages
 };
 
 /// Gives every need of a pass that has no real buffer one. The buffers of the pass's items are

@@ -81,6 +81,10 @@ PieceTable make_part_pieces(std::span<const TokenRun> tokens, std::span<const To
   return table;
 }
 
+int64_t pack(RankId rank, BlockId block) {
+  return (int64_t{to_index(rank)} << 32) | to_index(block);
+}
+
 }  // namespace
 
 std::string describe_block(const Plan& plan, const DraftBlock& block) {
@@ -138,9 +142,12 @@ void DraftReader::name_home_blocks() {
   }
 }
 
-std::optional<Error> DraftReader::read(const std::vector<DraftStep>& from,
-                                       std::vector<ReadStep>& steps,
+std::optional<Error> DraftReader::read(const std::vector<DraftStep>& from, ReadPass& pass,
                                        std::optional<DraftPlace>& wrong) {
+  std::vector<ReadStep>& steps = pass.steps;
+  size_t num_sends = 0;
+  for (const DraftStep& step : from) num_sends += step.before.size() + step.during.size();
+  received_.reserve(num_sends);
   steps.resize(std::max<size_t>(1, from.size()));  // results are finished in the last one
   for (size_t s = 0; s < from.size(); ++s) {
     DraftPlace place{.step = s};
@@ -149,6 +156,7 @@ std::optional<Error> DraftReader::read(const std::vector<DraftStep>& from,
       return error;
     }
   }
+  pass.num_copies = received_.size();
   const auto ranges = intersect_all(builder_, q_tables_, kv_tables_, jobs_);
   if (!ranges) return too_many_slices();
   auto range = ranges->begin();
@@ -177,7 +185,8 @@ std::optional<Error> DraftReader::read_step(const DraftStep& from, ReadStep& int
 std::optional<Error> DraftReader::read_sends(size_t step, DraftPlace& place,
                                              const std::vector<DraftSend>& sends, size_t usable,
                                              std::vector<ReadSend>& into) {
-  into.reserve(sends.size());
+  const size_t first = into.size();
+  into.reserve(first + sends.size());
   for (place.index = 0; place.index < sends.size(); ++place.index) {
     const DraftSend& send = sends[place.index];
     if (const auto& parts = draft_.blocks[send.block].parts; !parts.empty()) {
@@ -187,7 +196,7 @@ std::optional<Error> DraftReader::read_sends(size_t step, DraftPlace& place,
     }
     const auto held = find(send.src, send.block, step);
     if (!held) return lacks(send.src, "sends", send.block);
-    into.push_back({send, held->holder, held->rows});
+    into.push_back({send, held->held.holder, held->held.rows, held->copy});
   }
   for (place.index = 0; place.index < sends.size(); ++place.index) {
     const DraftSend& send = sends[place.index];
@@ -195,11 +204,12 @@ std::optional<Error> DraftReader::read_sends(size_t step, DraftPlace& place,
       return make_bad_input(fmt::format("rank {} receives {}, which it holds already",
                                         to_index(send.dst), name(send.block)),
                             "send every block to a rank once");
-    usable_[{send.dst, send.block}] = usable;
+    const Arrival arrival{send.block, CopyId{static_cast<int32_t>(received_.size())}, usable};
+    received_.emplace(pack(send.dst, send.block), arrival);
+    into[first + place.index].to_copy = arrival.copy;
     if (has_parts_ && draft_.blocks[send.block].parts.empty()) {
       const RankId owner = draft_.blocks[send.block].owner;
-      arrivals_[(int64_t{to_index(send.dst)} << 32) | to_index(owner)].push_back(
-          {send.block, usable});
+      arrivals_[(int64_t{to_index(send.dst)} << 32) | to_index(owner)].push_back(arrival);
     }
   }
   return std::nullopt;
@@ -239,26 +249,28 @@ std::optional<Error> DraftReader::read_compute(const DraftCompute& compute, size
         fmt::format("rank {} computes {} of {} and {}, which do not have them all",
                     to_index(compute.rank), name_heads(heads), name(compute.q), name(compute.kv)),
         fmt::format("{} read KV {}", name_heads(readers), name_heads(kv.heads)));
-  into.computes.push_back({compute.rank, rows->holder, keys->holder, heads, {}});
-  jobs_.push_back({table_of(*rows, Side::q), table_of(*keys, Side::kv)});
+  into.computes.push_back(
+      {compute.rank, rows->held.holder, keys->held.holder, rows->copy, keys->copy, heads, {}});
+  jobs_.push_back({table_of(rows->held, Side::q), table_of(keys->held, Side::kv)});
   return std::nullopt;
 }
 
 /// What a rank holds of a block in a step, or nothing if it lacks a row or head of it.
-std::optional<DraftReader::Held> DraftReader::find(RankId rank, BlockId id, size_t step) {
+std::optional<DraftReader::Found> DraftReader::find(RankId rank, BlockId id, size_t step) {
   const DraftBlock& block = draft_.blocks[id];
   if (owns(rank, id)) {
     const auto& home = block.side == Side::q ? home_q_ : home_kv_;
-    return Held{home[rank], block.rows};
+    return Found{{home[rank], block.rows}};
   }
-  if (const auto found = usable_.find({rank, id}); found != usable_.end() && found->second <= step)
-    return Held{id, kAllRows};
+  if (const auto found = received_.find(pack(rank, id));
+      found != received_.end() && found->second.usable <= step)
+    return Found{{id, kAllRows}, found->second.copy};
   if (!has_parts_) return std::nullopt;
   const auto received = arrivals_.find((int64_t{to_index(rank)} << 32) | to_index(block.owner));
   if (received == arrivals_.end()) return std::nullopt;
   for (const Arrival& arrival : received->second) {
     if (arrival.usable > step) continue;
-    if (const auto& held = rows_inside(arrival.block, id)) return held;
+    if (const auto& held = rows_inside(arrival.block, id)) return Found{*held, arrival.copy};
   }
   return std::nullopt;
 }

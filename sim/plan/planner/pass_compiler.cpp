@@ -13,16 +13,18 @@ namespace {
 /// Draws one pass with needs in place of buffers, then gives the needs their buffers.
 class PassCompiler {
  public:
-  PassCompiler(PlanBuilder& builder, const ScheduleDraft& draft, const std::vector<ReadStep>& steps,
+  PassCompiler(PlanBuilder& builder, const ScheduleDraft& draft, const ReadPass& read,
                Direction direction, const std::map<BlockId, GradientRoute>& routes)
       : builder_(builder),
         draft_(draft),
-        steps_(steps),
+        steps_(read.steps),
         direction_(direction),
         is_backward_(direction == Direction::backward),
         home_(builder.plan().home.size()),
         home_merges_(builder.plan().home.size()),
-        home_dkv_merges_(builder.plan().home.size()) {
+        home_dkv_merges_(builder.plan().home.size()),
+        uses_(read.num_copies),
+        copies_(read.num_copies) {
     for (const auto& [id, route] : routes) travelling_[id] = {route};
     for (const RankId rank : builder.ranks()) {
       const HomeBuffers& from = builder.plan().home[rank];
@@ -35,6 +37,7 @@ class PassCompiler {
   }
 
   void run() {
+    reserve();
     find_uses();
     const auto num_steps = static_cast<int32_t>(steps_.size());
     for (step_ = 0; step_ < num_steps; ++step_) {
@@ -63,7 +66,7 @@ class PassCompiler {
   }
 
  private:
-  /// Computes that have something to do, of one block on one rank.
+  /// Computes that have something to do, of one block on a rank that does not own it.
   struct Use {
     int32_t computes = 0;
     int32_t last_step = -1;
@@ -77,8 +80,18 @@ class PassCompiler {
     BufferId d_out = kNoBuffer, stats = kNoBuffer;
   };
   struct Result {
-    BlockPlace place;
+    RankId rank{};
+    BlockId block{};
+    CopyId copy{};
     BufferId partial{};
+  };
+  /// A sum that is complete, of rows of other ranks.
+  struct Leaving {
+    RankId rank{};
+    BlockId block{};
+    CopyId copy{};
+
+    auto operator<=>(const Leaving&) const = default;
   };
   struct Arrived {
     BlockId block{};
@@ -104,11 +117,29 @@ class PassCompiler {
   }
 
   const DraftBlock& block(BlockId id) const { return draft_.blocks[id]; }
-  bool owns(const BlockPlace& place) const { return block(place.block).owner == place.rank; }
 
   /// The heads of what a compute yields for one side.
   HeadRange result_heads(const ReadCompute& item, Side side) const {
     return side == Side::q ? item.heads : kv_heads_of(builder_.attention(), item.heads);
+  }
+
+  /// Sets aside what the pass needs at most. Memory that is never written costs nothing.
+  void reserve() {
+    size_t sends = 0, computes = 0;
+    const auto count = [&](const ReadSend& read) {
+      sends += std::max<size_t>(1, block(read.send.block).parts.size());
+    };
+    for (const ReadStep& step : steps_) {
+      std::for_each(step.before.begin(), step.before.end(), count);
+      std::for_each(step.during.begin(), step.during.end(), count);
+      computes += step.computes.size();
+    }
+    const size_t tensors = is_backward_ ? 3 : 1;  // of a query block that is sent
+    const size_t results = is_backward_ ? 2 : 1;  // of a compute
+    needs_.reserve(needs_.size() + sends * tensors + 2 * computes * results);
+    pass_.computes.reserve(computes);
+    pass_.transfers.reserve(sends * tensors + computes * results);
+    pass_.merges.reserve(2 * (computes * results + home_.size()));
   }
 
   /// Counts the computes of every block on every rank, and the sends that lead to one.
@@ -116,8 +147,10 @@ class PassCompiler {
     for (size_t s = 0; s < steps_.size(); ++s) {
       for (const ReadCompute& item : steps_[s].computes) {
         if (item.range.count == 0) continue;
-        for (const BlockId id : {item.q, item.kv}) {
-          Use& use = uses_[{item.rank, id}];
+        for (const auto& [id, copy] :
+             {std::pair(item.q, item.q_copy), std::pair(item.kv, item.kv_copy)}) {
+          if (copy == kOwnRows) continue;
+          Use& use = uses_[copy];
           const HeadRange heads = result_heads(item, block(id).side);
           use.heads = use.computes == 0 ? heads
                                         : HeadRange{std::min(use.heads.begin, heads.begin),
@@ -128,10 +161,9 @@ class PassCompiler {
       }
     }
     if (!draft_.prunes) return;
-    for (const auto& [place, use] : uses_) is_wanted_[place] = true;
+    for (const Use& use : uses_) is_wanted_.push_back(use.computes > 0);
     const auto mark = [&](const ReadSend& read) {
-      const DraftSend& send = read.send;
-      if (is_wanted_.contains({send.dst, send.block})) is_wanted_[{send.src, read.from}] = true;
+      if (is_wanted_[read.to_copy] && read.from_copy != kOwnRows) is_wanted_[read.from_copy] = true;
     };
     for (auto step = steps_.rbegin(); step != steps_.rend(); ++step) {
       std::for_each(step->during.rbegin(), step->during.rend(), mark);
@@ -149,11 +181,13 @@ class PassCompiler {
     pass_.stages.push_back({StepId{step_}, kind, begin, begin});
   }
 
-  Copy copy_of(const BlockPlace& place) {
-    if (!owns(place)) return copies_.at(place);
-    const HomeBuffers& home = home_[place.rank];
-    if (block(place.block).side == Side::kv) return {home.kv};
+  Copy own_rows(RankId rank, Side side) const {
+    const HomeBuffers& home = home_[rank];
+    if (side == Side::kv) return {home.kv};
     return {home.q, home.d_out, home.stats};
+  }
+  Copy copy_of(RankId rank, Side side, CopyId id) const {
+    return id == kOwnRows ? own_rows(rank, side) : copies_[id];
   }
 
   TransferItem& add_transfer(const DraftSend& send, Payload payload, BufferId from, BufferId to,
@@ -172,19 +206,19 @@ class PassCompiler {
 
   void add_send(const ReadSend& read) {
     const DraftSend& send = read.send;
-    if (draft_.prunes && !is_wanted_.contains({send.dst, send.block})) return;
+    if (draft_.prunes && !is_wanted_[read.to_copy]) return;
     const DraftBlock& sent = block(send.block);
     const auto copy = [&](BufferKind kind, Payload payload, BufferId Copy::*source) {
       const BufferId target = need(send.dst, kind, BufferRole::received, sent, sent.heads);
       if (sent.parts.empty()) {
-        const BufferId from = copy_of({send.src, read.from}).*source;
+        const BufferId from = copy_of(send.src, sent.side, read.from_copy).*source;
         add_transfer(send, payload, from, target, sent.heads).from_rows = read.from_rows;
         return target;
       }
       const std::vector<RunListId>& rows = rows_of_parts(send.block);
       for (size_t i = 0; i < rows.size(); ++i) {
         const DraftBlock& part = block(sent.parts[i]);
-        const BufferId from = copy_of({part.owner, sent.parts[i]}).*source;
+        const BufferId from = own_rows(part.owner, sent.side).*source;
         TransferItem& item =
             add_transfer({part.owner, send.dst, sent.parts[i]}, payload, from, target, sent.heads);
         item.tokens = kNoTokens;
@@ -193,7 +227,7 @@ class PassCompiler {
       }
       return target;
     };
-    Copy& to = copies_[{send.dst, send.block}];
+    Copy& to = copies_[read.to_copy];
     if (sent.side == Side::kv) {
       to.rows = copy(BufferKind::kv, Payload::kv, &Copy::rows);
       return;
@@ -219,31 +253,30 @@ class PassCompiler {
 
   void add_compute(const ReadCompute& compute) {
     if (compute.range.count == 0) return;
-    const BlockPlace q{compute.rank, compute.q}, kv{compute.rank, compute.kv};
-    const Copy queries = copy_of(q);
+    const Copy queries = copy_of(compute.rank, Side::q, compute.q_copy);
     ComputeItem item;
     item.step = StepId{step_};
     item.rank = compute.rank;
     item.q = queries.rows;
-    item.kv = copy_of(kv).rows;
+    item.kv = copy_of(compute.rank, Side::kv, compute.kv_copy).rows;
     item.q_tokens = block(compute.q).tokens;
     item.kv_tokens = block(compute.kv).tokens;
     item.heads = compute.heads;
     set_slices(item, compute.range);
-    const auto result = [&](BufferKind kind, const BlockPlace& place) {
-      const DraftBlock& of = block(place.block);
+    const auto result = [&](BufferKind kind, BlockId id, CopyId copy) {
+      const DraftBlock& of = block(id);
       const BufferId partial =
-          need(place.rank, kind, BufferRole::partial, of, result_heads(compute, of.side));
-      results_.push_back({place, partial});
+          need(compute.rank, kind, BufferRole::partial, of, result_heads(compute, of.side));
+      results_.push_back({compute.rank, id, copy, partial});
       return partial;
     };
     if (is_backward_) {
-      item.out = owns(q) ? home_[compute.rank].out : queries.stats;
+      item.out = compute.q_copy == kOwnRows ? home_[compute.rank].out : queries.stats;
       item.d_out = queries.d_out;
-      item.dq = result(BufferKind::dq, q);
-      item.dkv = result(BufferKind::dkv, kv);
+      item.dq = result(BufferKind::dq, compute.q, compute.q_copy);
+      item.dkv = result(BufferKind::dkv, compute.kv, compute.kv_copy);
     } else {
-      item.out = result(BufferKind::out, q);
+      item.out = result(BufferKind::out, compute.q, compute.q_copy);
     }
     pass_.computes.push_back(item);
   }
@@ -264,9 +297,8 @@ class PassCompiler {
     IdVector<RankId, std::array<bool, 2>> has_result(home_.size());
     for (const ReadCompute& item : step.computes) {
       if (item.range.count == 0) continue;
-      for (const BlockId id : {item.q, item.kv}) {
-        if (owns({item.rank, id})) has_result[item.rank][block(id).side == Side::kv] = true;
-      }
+      if (item.q_copy == kOwnRows) has_result[item.rank][0] = true;
+      if (item.kv_copy == kOwnRows) has_result[item.rank][1] = true;
     }
     for (const RankId rank : home_.ids()) {
       for (const Side side : {Side::q, Side::kv}) {
@@ -280,28 +312,28 @@ class PassCompiler {
   /// Adds what this step has computed to the sums at home, or to those that will be sent.
   void merge_results() {
     for (const Result& result : results_) {
-      const DraftBlock& of = block(result.place.block);
-      if (const auto found = travelling_.find(result.place.block); found != travelling_.end()) {
+      const DraftBlock& of = block(result.block);
+      if (const auto found = travelling_.find(result.block); found != travelling_.end()) {
         Travelling& gradient = found->second;
         start_travelling(gradient, of);
-        merge(result.place.rank, result.partial, gradient.sum, gradient.merges++);
+        merge(result.rank, result.partial, gradient.sum, gradient.merges++);
         continue;
       }
-      if (owns(result.place)) {
-        const auto [sum, merges] = home_sum(result.place.rank, of.side);
-        merge(result.place.rank, result.partial, sum, (*merges)++);
+      if (result.copy == kOwnRows) {
+        const auto [sum, merges] = home_sum(result.rank, of.side);
+        merge(result.rank, result.partial, sum, (*merges)++);
         continue;
       }
-      Use& use = uses_.at(result.place);
+      Use& use = uses_[result.copy];
       if (use.computes == 1) {
         use.sum = result.partial;
       } else {
         if (use.sum == kNoBuffer)
-          use.sum = need(result.place.rank, needs_[result.partial].kind, BufferRole::moved, of,
-                         use.heads);
-        merge(result.place.rank, result.partial, use.sum, use.merged++);
+          use.sum =
+              need(result.rank, needs_[result.partial].kind, BufferRole::moved, of, use.heads);
+        merge(result.rank, result.partial, use.sum, use.merged++);
       }
-      if (use.last_step == step_) leaving_.push_back(result.place);
+      if (use.last_step == step_) leaving_.push_back({result.rank, result.block, result.copy});
     }
     results_.clear();
   }
@@ -350,19 +382,17 @@ class PassCompiler {
 
   /// Sends the sums that are complete to the owners of their rows.
   void send_results() {
-    std::sort(leaving_.begin(), leaving_.end(), [](const BlockPlace& a, const BlockPlace& b) {
-      return std::pair(a.rank, a.block) < std::pair(b.rank, b.block);
-    });
+    std::sort(leaving_.begin(), leaving_.end());
     leaving_.erase(std::unique(leaving_.begin(), leaving_.end()), leaving_.end());
-    for (const BlockPlace& place : leaving_) {
-      const BufferId sum = uses_.at(place).sum;
-      const DraftBlock& of = block(place.block);
+    for (const Leaving& leaving : leaving_) {
+      const BufferId sum = uses_[leaving.copy].sum;
+      const DraftBlock& of = block(leaving.block);
       if (of.parts.empty()) {
-        send_result(place.rank, sum, place.block, kAllRows);
+        send_result(leaving.rank, sum, leaving.block, kAllRows);
         continue;
       }
-      const std::vector<RunListId>& rows = rows_of_parts(place.block);
-      for (size_t i = 0; i < rows.size(); ++i) send_result(place.rank, sum, of.parts[i], rows[i]);
+      const std::vector<RunListId>& rows = rows_of_parts(leaving.block);
+      for (size_t i = 0; i < rows.size(); ++i) send_result(leaving.rank, sum, of.parts[i], rows[i]);
     }
     leaving_.clear();
   }
@@ -425,6 +455,9 @@ class PassCompiler {
   /// Copies the pass into the plan, with buffers in place of needs.
   void build() {
     Pass& target = builder_.plan().pass(direction_);
+    target.computes.reserve(pass_.computes.size());
+    target.transfers.reserve(pass_.transfers.size());
+    target.merges.reserve(pass_.merges.size());
     for (const Stage& stage : pass_.stages) {
       builder_.open_stage(target, to_index(stage.step), stage.kind);
       for_each_item(pass_, direction_, stage,
@@ -463,21 +496,20 @@ class PassCompiler {
   IdVector<RankId, int32_t> home_dkv_merges_;  // of dkv
   std::map<BlockId, RunListId> first_rows_;
   std::map<BlockId, std::vector<RunListId>> part_rows_;
-  ByBlockPlace<Use> uses_;
-  ByBlockPlace<bool> is_wanted_;
-  ByBlockPlace<Copy> copies_;
+  IdVector<CopyId, Use> uses_;
+  IdVector<CopyId, bool> is_wanted_;
+  IdVector<CopyId, Copy> copies_;
   std::vector<Result> results_;  // of this step
   std::map<BlockId, Travelling> travelling_;
-  std::vector<BlockPlace> leaving_;  // sums that are complete, to be sent
-  std::vector<Arrived> arrived_;     // partial results that the owners have to merge
+  std::vector<Leaving> leaving_;
+  std::vector<Arrived> arrived_;  // partial results that the owners have to merge
 };
 
 }  // namespace
 
-void compile_pass(PlanBuilder& builder, const ScheduleDraft& draft,
-                  const std::vector<ReadStep>& steps, Direction direction,
-                  const std::map<BlockId, GradientRoute>& routes) {
-  PassCompiler(builder, draft, steps, direction, routes).run();
+void compile_pass(PlanBuilder& builder, const ScheduleDraft& draft, const ReadPass& read,
+                  Direction direction, const std::map<BlockId, GradientRoute>& routes) {
+  PassCompiler(builder, draft, read, direction, routes).run();
 }
 
 }  // namespace cpscope

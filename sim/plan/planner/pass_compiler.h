@@ -10,8 +10,7 @@ namespace cpscope {
 
 /// Writes one pass of a draft whose steps have been read. `routes`: of gradients that travel with
 /// the keys, in the backward.
-void compile_pass(PlanBuilder& builder, const ScheduleDraft& draft,
-                  const std::vector<ReadStep>& steps, Direction direction,
-                  const std::map<BlockId, GradientRoute>& routes = {});
+void compile_pass(PlanBuilder& builder, const ScheduleDraft& draft, const ReadPass& read,
+                  Direction direction, const std::map<BlockId, GradientRoute>& routes = {});
 
 }  // namespace cpscope

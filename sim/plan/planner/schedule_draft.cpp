@@ -56,29 +56,29 @@ bool sends_queries(const ScheduleDraft& draft, const std::vector<ReadStep>& step
   });
 }
 
-/// `steps`: of the forward, which have been read.
+/// `pass`: the forward, which has been read.
 std::optional<Error> compile_backward_steps(PlanBuilder& builder, ScheduleDraft& draft,
-                                            std::vector<ReadStep> steps, DraftTrace& trace) {
+                                            ReadPass pass, DraftTrace& trace) {
   const bool has_own = draft.backward_steps.has_value();
   if (has_own) {
-    steps.clear();
-    if (auto error = DraftReader(builder, draft).read(*draft.backward_steps, steps, trace.wrong)) {
+    pass = {};
+    if (auto error = DraftReader(builder, draft).read(*draft.backward_steps, pass, trace.wrong)) {
       if (trace.wrong) trace.wrong->direction = Direction::backward;
       return error;
     }
   }
   // Only queries that move need their statistics apart from out.
-  if (sends_queries(draft, steps)) builder.add_home_stats();
+  if (sends_queries(draft, pass.steps)) builder.add_home_stats();
   std::map<BlockId, GradientRoute> routes;
   if (draft.gradients == GradientWay::with_keys) {
     Result<std::map<BlockId, GradientRoute>> found =
-        find_gradient_routes(builder.plan(), draft, steps);
+        find_gradient_routes(builder.plan(), draft, pass.steps);
     if (!found) return found.error();
     routes = std::move(found).value();
   }
-  compile_pass(builder, draft, steps, Direction::backward, routes);
+  compile_pass(builder, draft, pass, Direction::backward, routes);
   trace.backward_computes =
-      places_of_computes(steps, has_own ? Direction::backward : Direction::forward);
+      places_of_computes(pass.steps, has_own ? Direction::backward : Direction::forward);
   return std::nullopt;
 }
 
@@ -98,20 +98,20 @@ DraftBlock join_blocks(PlanBuilder& builder, const ScheduleDraft& draft,
 std::optional<Error> compile_draft(PlanBuilder& builder, ScheduleDraft draft, DraftTrace* trace) {
   DraftTrace unread;
   DraftTrace& places = trace != nullptr ? *trace : unread;
-  std::vector<ReadStep> steps;
-  if (auto error = DraftReader(builder, draft).read(draft.steps, steps, places.wrong)) return error;
-  compile_pass(builder, draft, steps, Direction::forward);
-  places.forward_computes = places_of_computes(steps, Direction::forward);
+  ReadPass pass;
+  if (auto error = DraftReader(builder, draft).read(draft.steps, pass, places.wrong)) return error;
+  compile_pass(builder, draft, pass, Direction::forward);
+  places.forward_computes = places_of_computes(pass.steps, Direction::forward);
   if (!builder.has_backward()) return std::nullopt;
-  return compile_backward_steps(builder, draft, std::move(steps), places);
+  return compile_backward_steps(builder, draft, std::move(pass), places);
 }
 
 std::optional<Error> compile_backward(PlanBuilder& builder, ScheduleDraft draft) {
   if (!builder.has_backward()) return std::nullopt;
   DraftTrace unread;
-  std::vector<ReadStep> steps;
-  if (auto error = DraftReader(builder, draft).read(draft.steps, steps, unread.wrong)) return error;
-  return compile_backward_steps(builder, draft, std::move(steps), unread);
+  ReadPass pass;
+  if (auto error = DraftReader(builder, draft).read(draft.steps, pass, unread.wrong)) return error;
+  return compile_backward_steps(builder, draft, std::move(pass), unread);
 }
 
 }  // namespace cpscope
