@@ -34,11 +34,13 @@ Result<std::string> read_text_file(const std::string& path, int64_t max_bytes) {
   if (std::filesystem::is_directory(status)) {
     return make_bad_input("this is a folder, not a file", "name a file inside it", path);
   }
+  std::string text;
   if (std::filesystem::is_regular_file(status)) {
     const std::uintmax_t bytes = std::filesystem::file_size(path, status_error);
     if (!status_error && bytes > static_cast<std::uintmax_t>(max_bytes)) {
       return complain_size(path, max_bytes);
     }
+    if (!status_error) text.reserve(static_cast<size_t>(bytes));
   }
 
   errno = 0;
@@ -48,7 +50,6 @@ Result<std::string> read_text_file(const std::string& path, int64_t max_bytes) {
     return make_bad_input("the file cannot be opened: " + reason, "check its permissions", path);
   }
   // Pipes have no size, so the limit is also checked while reading.
-  std::string text;
   std::string piece(1 << 16, '\0');
   while (stream.read(piece.data(), static_cast<std::streamsize>(piece.size())),
          stream.gcount() > 0) {

@@ -44,6 +44,8 @@ class JsonReader {
   void end();
 
   bool has_failed() const { return has_failed_; }
+  /// Length of what has not been read.
+  int64_t bytes_left() const { return static_cast<int64_t>(text_.size() - at_); }
   /// Ends the reading: what is wrong with the value that was read last, and what would be right.
   void fail(std::string what, std::string hint = "");
   /// After an error: the place is inside this key or item.

@@ -22,11 +22,12 @@ template <class Choice>
 Choice read_choice(JsonReader& json, Choice last) {
   const std::string_view text = json.text();
   if (json.has_failed()) return {};
-  std::vector<std::string_view> names;
   for (int32_t i = 0; i <= static_cast<int32_t>(last); ++i) {
     if (to_name(static_cast<Choice>(i)) == text) return static_cast<Choice>(i);
-    names.push_back(to_name(static_cast<Choice>(i)));
   }
+  std::vector<std::string_view> names;
+  for (int32_t i = 0; i <= static_cast<int32_t>(last); ++i)
+    names.push_back(to_name(static_cast<Choice>(i)));
   json.fail("it is none of " + show_choices(names) + ": " + show_text(text));
   return {};
 }
@@ -227,17 +228,31 @@ class DocumentReader {
         case 1:
           return read_items(pass.stages, [&] { return read_stage(); });
         case 2:
+          make_room(pass, StageKind::transfer, pass.transfers);
           return read_items(pass.transfers, [&] { return read_transfer(); });
         case 3:
+          make_room(pass, StageKind::compute, pass.computes);
           return read_items(pass.computes, [&] { return read_compute(); });
         case 4:
+          make_room(pass, StageKind::merge, pass.merges);
           return read_items(pass.merges, [&] { return read_merge(); });
         case 5:
+          make_room(pass, StageKind::reorder, pass.reorders);
           return read_items(pass.reorders, [&] { return read_reorder(); });
         default:
           return read_items(pass.finishes, [&] { return read_finish(); });
       }
     });
+  }
+
+  /// Sets memory aside for the items that the stages name, as many as the rest can hold.
+  template <class Items>
+  void make_room(const Pass& pass, StageKind kind, Items& items) {
+    constexpr int64_t kLeastItemBytes = 32;
+    int64_t count = 0;
+    for (const Stage& stage : pass.stages)
+      count = std::max(count, stage.kind == kind ? stage.end : 0);
+    items.reserve(static_cast<size_t>(std::min(count, json_.bytes_left() / kLeastItemBytes)));
   }
 
   template <class Items, class Read>
