@@ -26,6 +26,9 @@ constexpr float largest_of(Fp8Type type) {
   return static_cast<float>(type == Fp8Type::e4m3 ? E4m3Format::kLargest : E5m2Format::kLargest);
 }
 
+/// Largest relative error of a value in the normal range.
+constexpr double unit_roundoff(Fp8Type type) { return type == Fp8Type::e4m3 ? 0x1p-4 : 0x1p-3; }
+
 /// Nearest value, ties to even; values beyond the largest, infinities too, become the largest. NaN
 /// stays NaN.
 template <class Format>

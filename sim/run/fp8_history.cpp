@@ -57,12 +57,44 @@ Fp8History history_of(const Scenario& scenario, const RunInputs& inputs) {
   return history;
 }
 
+namespace {
+
+/// The number of steps whose tensors have this many values of each kind.
+constexpr int64_t kValuesOfHistory = 1024, kMostSteps = 64;
+
+int64_t count_steps(const RunInputs& inputs, const BatchSlots& slots) {
+  int64_t q_rows = 0, kv_rows = 0;
+  for (const SequenceSlot& sequence : slots.sequences) {
+    q_rows += sequence.q_valid;
+    kv_rows += sequence.kv_valid;
+  }
+  int64_t fewest = kValuesOfHistory;
+  const auto count = [&](const Tensor& tensor, int64_t rows) {
+    if (!tensor.shape.empty()) fewest = std::min(fewest, rows * tensor.shape[1] * tensor.shape[2]);
+  };
+  count(inputs.q, q_rows), count(inputs.d_out, q_rows);
+  count(inputs.k, kv_rows), count(inputs.v, kv_rows);
+  return std::min(kMostSteps, (kValuesOfHistory + fewest - 1) / std::max<int64_t>(1, fewest));
+}
+
+}  // namespace
+
 Fp8History history_before(const Scenario& scenario, const BatchSlots& slots) {
   if (!scenario.numerics.fp8 || scenario.numerics.fp8->recipe == Fp8Recipe::mxfp8) return {};
   Scenario before = scenario;
-  before.numerics.fp8.reset();  // that step needs no history
-  --before.numerics.seed;
-  Fp8History history = history_of(before, make_run_inputs(before, slots, false));
+  before.numerics.fp8.reset();  // those steps need no history
+  before.attention.bias = BiasShape::none;
+  Fp8History history;
+  for (int64_t step = 0, steps = 1; step < steps; ++step) {
+    --before.numerics.seed;
+    const RunInputs inputs = make_run_inputs(before, slots, false);
+    if (step == 0) steps = count_steps(inputs, slots);
+    const Fp8History one = history_of(before, inputs);
+    for (double Fp8History::*amax :
+         {&Fp8History::qkv, &Fp8History::d_out, &Fp8History::out, &Fp8History::d_logits,
+          &Fp8History::dq, &Fp8History::dk, &Fp8History::dv})
+      history.*amax = std::max(history.*amax, one.*amax);
+  }
   if (scenario.numerics.fp8->recipe == Fp8Recipe::current) history.qkv = history.d_out = 0;
   return history;
 }

@@ -14,9 +14,11 @@ namespace cpscope {
 /// number of (query, query head) that a key may serve.
 Fp8History history_of(const Scenario& scenario, const RunInputs& inputs);
 
-/// The history that a run of this scenario starts from: with recipe delayed of a step with the
-/// inputs of the seed before; with recipe current the same but for q, k, v and d_out, which are
-/// scaled by their own amax (0); with mxfp8 nothing.
+/// The history that a run of this scenario starts from: with recipe delayed of the step with the
+/// inputs of the seed before, and if its tensors have few values, whose largest tells little, the
+/// largest of several steps, as TransformerEngine's amax_history_len keeps them (1024 by default);
+/// with recipe current the same but for q, k, v and d_out, which are scaled by their own amax (0);
+/// with mxfp8 nothing.
 Fp8History history_before(const Scenario& scenario, const BatchSlots& slots);
 
 /// The history for tensors of unknown origin: a step with the same tensors.

@@ -274,6 +274,18 @@ def exchange_peers(peers):
     dist.destroy_process_group()
 
 
+def test_transformer_engine_is_given_two_chunks_of_each_padded_document(exchange_peers):
+    import exchange_te
+    for ranks in (2, 4):
+        given = [exchange_te.rows_of_rank([5, 40, 19], ranks, rank) for rank in range(ranks)]
+        slots = given[0][0]
+        assert all(slot % (2 * ranks) == 0 and slot - length in range(2 * ranks) for slot, length in zip(slots, [5, 40, 19]))
+        assert all(len(rows) == sum(slots) // ranks for _, rows in given)
+        assert sorted(row for _, rows in given for row in rows if row >= 0) == list(range(64))
+    assert exchange_te.rows_of_rank([5, 3], 2, 1)[1] == [2, 3, 4, -1, 6, 7]
+    assert exchange_te.rows_of_rank([5, 3], 2, 0)[1] == [0, 1, -1, -1, 5, -1]
+
+
 def test_ulysses_is_judged_by_rows_and_by_the_last_keys(exchange_peers, tmp_path):
     from torch.nn.attention import SDPBackend
     shape = Shape(write_shape(tmp_path, mask="causal", batch="lengths = [200]"))

@@ -185,6 +185,10 @@ class AnswerGrader {
       : plan_(plan),
         attention_(plan.scenario.attention),
         dtype_(plan.scenario.numerics.dtype),
+        fp8_(plan.scenario.numerics.fp8),
+        gradients_(fp8_ && fp8_->recipe != Fp8Recipe::mxfp8 && fp8_->format == Fp8Format::hybrid
+                       ? Fp8Type::e5m2
+                       : Fp8Type::e4m3),
         leaves_out_absent_(options.leaves_out_absent),
         knows_quantised_(!verdict.of_quantised.out.values.empty()),
         knows_scales_(!options.has_unknown_scales),
@@ -207,7 +211,7 @@ class AnswerGrader {
          .exact = exact.out,
          .plain = plain.out,
          .magnitude = v_ * logit_room(),
-         .rounded_to = dtype_,
+         .rounding = rounding(Fp8Type::e4m3),
          .terms = verdict_.terms.out,
          .places = &queries,
          .is_empty = rows_without_keys(),
@@ -218,7 +222,7 @@ class AnswerGrader {
          .exact = logits_truth().lse,
          .plain = plain.lse,
          .magnitude = 1 + logit(),
-         .rounded_to = unrounded(),
+         .rounding = typical_rounding(unrounded()),
          .terms = kNoTerms,
          .places = &queries,
          .carried = std::vector<double>(exact.lse.values.size(), turned()),
@@ -241,7 +245,7 @@ class AnswerGrader {
          .exact = verdict_.exact.dq,
          .plain = verdict_.plain.dq,
          .magnitude = slope() * k_,
-         .rounded_to = dtype_,
+         .rounding = rounding(gradients_),
          .terms = verdict_.terms.dq,
          .places = &queries,
          .carried = carry_to_queries(errors, length() * k_),
@@ -269,7 +273,7 @@ class AnswerGrader {
          .exact = verdict_.exact.dk,
          .plain = verdict_.plain.dk,
          .magnitude = (slope() * q_ + (is_latent ? d_out_ : 0.0)) * (1 + lse_size),
-         .rounded_to = dtype_,
+         .rounding = rounding(gradients_),
          .terms = verdict_.terms.dk,
          .places = &keys,
          .carried = std::move(carried),
@@ -281,7 +285,7 @@ class AnswerGrader {
          .exact = verdict_.exact.dv,
          .plain = verdict_.plain.dv,
          .magnitude = d_out_ * (1 + lse_size),
-         .rounded_to = dtype_,
+         .rounding = rounding(gradients_),
          .terms = verdict_.terms.dv,
          .places = &keys,
          .carried = shares,
@@ -304,7 +308,7 @@ class AnswerGrader {
          .exact = bias_rows(verdict_.exact.dbias),
          .plain = bias_rows(verdict_.plain.dbias),
          .magnitude = d_out_ * v_ * std::sqrt(static_cast<double>(attention_.head_dim_v)),
-         .rounded_to = dtype_,
+         .rounding = typical_rounding(dtype_),
          .terms = verdict_.terms.dbias,
          .carried = carry_to_bias(errors, inputs_, attention_, verdict_.exact.dbias.shape)});
     TensorGrade* grade = grade_.find("dbias");
@@ -383,7 +387,7 @@ class AnswerGrader {
          .exact = by_head(name, exact),
          .plain = by_head(name, plain),
          .magnitude = magnitude,
-         .rounded_to = unrounded(),
+         .rounding = typical_rounding(unrounded()),
          .terms = kNoTerms,
          .carried = std::move(carried),
          .known = std::string_view(name) == "max_logit" ? short_sums(true) : KnownError{}});
@@ -416,6 +420,11 @@ class AnswerGrader {
     std::vector<double> carried = verdict_.terms.dv;
     for (double& value : carried) value *= std::sqrt(2.0) * typical_rounding(dtype_);
     return carried;
+  }
+  /// Recipe delayed of dtype fp8: the results of every piece are cast.
+  double rounding(Fp8Type type) const {
+    const bool casts = fp8_ && fp8_->recipe == Fp8Recipe::delayed;
+    return casts ? typical_rounding(type) : typical_rounding(dtype_);
   }
   double plain_rate_of_out() const {
     const Tensor &exact = verdict_.exact.out, &plain = verdict_.plain.out;
@@ -458,6 +467,8 @@ class AnswerGrader {
   const Plan& plan_;
   const Attention& attention_;
   const Dtype dtype_;
+  const std::optional<Fp8> fp8_;
+  const Fp8Type gradients_;
   const bool leaves_out_absent_;
   const bool knows_quantised_;  // dtype fp8: the exact answer of the quantised inputs is there
   const bool knows_scales_;

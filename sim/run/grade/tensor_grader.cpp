@@ -97,6 +97,7 @@ int64_t group_of(const Compared& sides, GroupKind kind, int64_t row) {
 }  // namespace
 
 double typical_rounding(Dtype dtype) { return unit_roundoff(dtype) / std::sqrt(6.0); }
+double typical_rounding(Fp8Type type) { return unit_roundoff(type) / std::sqrt(6.0); }
 
 double row_distance(std::span<const double> left, std::span<const double> right) {
   double sum = 0;
@@ -198,8 +199,7 @@ TensorGrader::Weighed TensorGrader::weigh(const Compared& sides) const {
         norm > 0 || (!sides.is_empty.empty() && !sides.is_empty[static_cast<size_t>(row)]);
     if (may_err) {
       const double carried = sides.carried.empty() ? 0.0 : sides.carried[static_cast<size_t>(row)];
-      sums.expected =
-          std::pow(typical_rounding(sides.rounded_to), 2) * sums.norm + carried * carried;
+      sums.expected = std::pow(sides.rounding, 2) * sums.norm + carried * carried;
     }
     weighed.whole.add(sums);
     const double terms = sides.terms.empty() ? 0.0 : sides.terms[static_cast<size_t>(row)];

@@ -3,6 +3,7 @@
 // Private to the grade: compares one tensor of the answer with the exact and the plain one.
 
 #include "sim/run/dtype.h"
+#include "sim/run/fp8.h"
 #include "sim/run/grade/tensor_grade.h"
 #include "sim/run/tensor.h"
 
@@ -17,6 +18,7 @@ namespace cpscope {
 /// Relative root mean square error of one rounding to nearest: half a unit in the last place,
 /// uniformly distributed (1/sqrt(3)), over a significand between 1 and 2 (1/sqrt(2)).
 double typical_rounding(Dtype dtype);
+double typical_rounding(Fp8Type type);
 
 /// Length of a row, infinities and NaN excluded.
 double row_norm(const double* row, int64_t lanes);
@@ -57,7 +59,7 @@ struct Compared {
   const Tensor& exact;
   const Tensor& plain;
   double magnitude;  // natural size of an element, for the absolute floor
-  Dtype rounded_to;  // what the answer's values are rounded to
+  double rounding;   // typical_rounding of the answer's values
   // [row] Lengths of the terms of the row. Empty: the row's own length plus that of a typical row,
   // because scalars near zero have no size of their own.
   const std::vector<double>& terms;

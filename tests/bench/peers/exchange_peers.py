@@ -1,4 +1,5 @@
-"""PyTorch's ways to spread one attention over GPUs: context_parallel with either rotation, and Ulysses by hand.
+"""PyTorch's ways to spread one attention over GPUs: context_parallel with either rotation, and Ulysses by hand; and
+TransformerEngine's.
 
 Each process calls these alike, so that all take the same path; reasons are agreed upon.
 """
@@ -8,6 +9,7 @@ import torch.nn.functional as functional
 from torch.distributed.tensor.experimental import context_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import exchange_te
 from peers import LIMIT, ROW_LIMIT, TENSORS, PeerError, one_line, relative_errors, varlen_attn
 
 try:
@@ -231,24 +233,35 @@ PEERS = {
 }
 
 
-def ask(peer, problem, backends=BACKENDS):
-    """(way to ask it, errors, note): with cuDNN's kernel if that answers right, k and v repeated if they must be, else with
-    FlashAttention-2's. PeerError says why there is none. Every process must ask."""
+def ways_to_ask(peer, problem, backends):
+    """[(how it is made, note)], the plainest first: with cuDNN's kernel, k and v repeated if they must be, then with
+    FlashAttention-2's. TransformerEngine chooses for itself."""
+    if peer in exchange_te.PEERS:
+        return [(lambda: exchange_te.TransformerEngine(problem, exchange_te.PEERS[peer]), "")]
     is_grouped = problem.shape.heads != problem.shape.kv_heads and peer != "ulysses"
-    first_reason = None
+    ways = []
     for backend in backends:
         for repeats in (False, True) if is_grouped else (False,):
-            one, errors, reason = None, None, None
-            try:
-                one = PEERS[peer](problem, backend, repeats)
-                errors = problem.errors(one.owned(), one.answer())
-            except Exception as error:  # whatever a peer raises is its reason
-                reason = one_line(error)
-            errors, reason = problem.agree(errors, reason)
-            if reason is None:
-                notes = [backend.name.lower().removesuffix("_attention")] if backend is not backends[0] else []
-                notes += ["k and v repeated for the grouped heads"] if repeats else []
-                return one, errors, ", ".join(notes)
-            first_reason = first_reason or reason
-            del one
+            notes = [backend.name.lower().removesuffix("_attention")] if backend is not backends[0] else []
+            notes += ["k and v repeated for the grouped heads"] if repeats else []
+            ways.append((lambda backend=backend, repeats=repeats: PEERS[peer](problem, backend, repeats), ", ".join(notes)))
+    return ways
+
+
+def ask(peer, problem, backends=BACKENDS):
+    """(way to ask it, errors, note) of the first way that answers right. PeerError says why there is none. Every process
+    must ask."""
+    first_reason = None
+    for make, note in ways_to_ask(peer, problem, backends):
+        one, errors, reason = None, None, None
+        try:
+            one = make()
+            errors = problem.errors(one.owned(), one.answer())
+        except Exception as error:  # whatever a peer raises is its reason
+            reason = one_line(error)
+        errors, reason = problem.agree(errors, reason)
+        if reason is None:
+            return one, errors, note
+        first_reason = first_reason or reason
+        del one
     raise PeerError(first_reason)

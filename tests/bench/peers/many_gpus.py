@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Whole context-parallel passes on all GPUs of this machine, ours and PyTorch's, in turns. Started by tests/bench/run exchange.
+"""Whole context-parallel passes on all GPUs of this machine, ours, PyTorch's and TransformerEngine's, in turns. Started by
+tests/bench/run exchange.
 
 One process a GPU; the first one drives our program, which uses all GPUs by itself (`--executor nccl`), while the others wait.
 --out gets exchange_ratios.json, .svg and .txt, anew after each shape.
@@ -20,7 +21,7 @@ from shapes import Shape
 from turns import TurnError, Turns
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-PEERS = ("cp_allgather", "cp_alltoall", "ulysses")
+PEERS = ("cp_allgather", "cp_alltoall", "ulysses", "te_p2p", "te_a2a", "te_all_gather")
 SHAPES = "causal_016k_kv32,causal_032k_kv32,causal_128k_kv32,causal_016k_kv08,causal_032k_kv08,causal_128k_kv08,packed_128k_kv08"
 PASSES = ("forward", "both")
 LONG = 128 * 1024  # tokens
