@@ -215,7 +215,8 @@ class AnswerGrader {
          .terms = verdict_.terms.out,
          .places = &queries,
          .is_empty = rows_without_keys(),
-         .group_room = kRoomForSplits});
+         .group_room = kRoomForSplits,
+         .of_terms = of_terms(Fp8Type::e4m3)});
     // A logit with the error of one rounding of q and k changes lse by the same amount.
     add({.name = "lse",
          .seen = lse,
@@ -250,7 +251,8 @@ class AnswerGrader {
          .places = &queries,
          .carried = carry_to_queries(errors, length() * k_),
          .is_empty = rows_without_keys(),
-         .group_room = kRoomForSplits});
+         .group_room = kRoomForSplits,
+         .of_terms = of_terms(gradients_)});
   }
 
   /// `errors`: of the deltas of all queries. A query's delta has the same error in the rows of all
@@ -278,7 +280,8 @@ class AnswerGrader {
          .places = &keys,
          .carried = std::move(carried),
          .sources = deltas,
-         .is_empty = keys_without_weights()});
+         .is_empty = keys_without_weights(),
+         .of_terms = of_terms(gradients_)});
     if (is_latent) return;
     add({.name = "dv",
          .seen = dv,
@@ -289,7 +292,8 @@ class AnswerGrader {
          .terms = verdict_.terms.dv,
          .places = &keys,
          .carried = shares,
-         .is_empty = keys_without_queries()});
+         .is_empty = keys_without_queries(),
+         .of_terms = of_terms(Fp8Type::e4m3)});
   }
 
   void grade_sinks(const std::vector<double>& seen, const std::vector<double>& errors,
@@ -421,7 +425,9 @@ class AnswerGrader {
     for (double& value : carried) value *= std::sqrt(2.0) * typical_rounding(dtype_);
     return carried;
   }
-  /// Recipe delayed of dtype fp8: the results of every piece are cast.
+  /// dtype fp8: each weight P, or dS, is cast, on a grid that depends on the schedule.
+  double of_terms(Fp8Type type) const { return fp8_ ? typical_rounding(type) : 0.0; }
+  /// Recipe delayed: so are the results of every piece.
   double rounding(Fp8Type type) const {
     const bool casts = fp8_ && fp8_->recipe == Fp8Recipe::delayed;
     return casts ? typical_rounding(type) : typical_rounding(dtype_);

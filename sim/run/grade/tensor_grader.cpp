@@ -142,6 +142,7 @@ std::string describe_worst_group(const TensorGrade& tensor) {
 /// Sums of squares over rows.
 struct TensorGrader::Sums {
   double error = 0, plain = 0, norm = 0, expected = 0, expected_squares = 0;
+  double of_terms = 0;  // expected from roundings of the terms, each on its own
   double elements = 0;
 
   void add(const Sums& other) {
@@ -150,6 +151,7 @@ struct TensorGrader::Sums {
     norm += other.norm;
     expected += other.expected;
     expected_squares += other.expected * other.expected;
+    of_terms += other.of_terms;
     elements += other.elements;
   }
   /// Number of rows over which the expected error would be spread evenly.
@@ -201,8 +203,9 @@ TensorGrader::Weighed TensorGrader::weigh(const Compared& sides) const {
       const double carried = sides.carried.empty() ? 0.0 : sides.carried[static_cast<size_t>(row)];
       sums.expected = std::pow(sides.rounding, 2) * sums.norm + carried * carried;
     }
-    weighed.whole.add(sums);
     const double terms = sides.terms.empty() ? 0.0 : sides.terms[static_cast<size_t>(row)];
+    if (may_err) sums.of_terms = std::pow(sides.of_terms * terms, 2);
+    weighed.whole.add(sums);
     weighed.lengths[static_cast<size_t>(row)] = std::hypot(norm, terms);
   }
   for (const double length : weighed.lengths) lengths += length * length;
@@ -239,10 +242,12 @@ double TensorGrader::count_row_draws(const Weighed& weighed) {
 /// factor on the random allowance for few rows.
 double TensorGrader::allow(const Compared& sides, const Sums& sums, double row_draws, double scale,
                            double luck) const {
-  const double draws = std::min(row_draws * sums.draws(), std::max(1.0, sides.sources * scale));
+  const double alone = row_draws * sums.draws(),
+               draws = std::min(alone, std::max(1.0, sides.sources * scale));
   return 2 * std::sqrt(sums.plain) +
          floor_ * (sides.magnitude * std::sqrt(sums.elements) + std::sqrt(sums.norm)) +
-         luck * missing_statistics(draws) * std::sqrt(sums.expected) +
+         luck * std::hypot(missing_statistics(draws) * std::sqrt(sums.expected),
+                           missing_statistics(alone) * std::sqrt(sums.of_terms)) +
          sides.known.rms * std::sqrt(sums.elements);
 }
 

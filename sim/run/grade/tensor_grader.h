@@ -71,6 +71,7 @@ struct Compared {
   std::vector<bool> is_empty = {};  // [row] must be exactly empty; may be empty itself
   double widened = 0.0;             // the caller's budget for rel_l2; 0: none
   double group_room = 1.0;          // factor on the budget of a head, rank or sequence
+  double of_terms = 0.0;            // typical_rounding of each term, as P and dS of dtype fp8 have
 };
 
 /// Grades tensors against the oracle's.
