@@ -17,6 +17,11 @@ PageText parts_begin, parts_merge, parts_finish;
 PageText run_something, error_map, error_of_lse;
 PageText sizes_follow_lengths, groups_work_alone, rounds_wait;
 PageText decoder_sends, drafts_see;
+PageText queries_travel, queries_or_keys, queries_go_down, one_chunk_goes_on;
+PageText helpers_take_queries, helpers_return, tiles_of_ranks, every_mesh;
+PageText rings_of_rings, hop_of_hosts, forward_sends_keys, gradients_travel;
+PageText kv_heads_travel, latent_travels, documents_are_apart, steps_wait;
+PageText one_scale, even_row;
 PageText window_on_ring, window_apart, window_contiguous, chunks_on_ring;
 
 }  // namespace cpscope::gui::words

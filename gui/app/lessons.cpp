@@ -1,6 +1,7 @@
 #include "gui/app/command.h"
 #include "gui/app/lesson.h"
 #include "gui/app/lesson_faults.h"
+#include "gui/app/lesson_parts.h"
 #include "gui/app/lesson_words.h"
 #include "sim/plan/round_steps.h"
 
@@ -441,9 +442,14 @@ Lesson lesson_decoder() {
 
 std::span<const Lesson> all_lessons() {
   static const std::vector<Lesson> kLessons = {
-      lesson_split(),    lesson_idle(),    lesson_zigzag(),  lesson_striped(), lesson_moves(),
-      lesson_reorders(), lesson_padding(), lesson_merging(), lesson_errors(),  lesson_windows(),
-      lesson_rounds(),   lesson_decoder(), lesson_faults()};
+      lesson_split(),       lesson_idle(),           lesson_zigzag(),
+      lesson_striped(),     lesson_moves(),          lesson_reorders(),
+      lesson_padding(),     lesson_merging(),        lesson_errors(),
+      lesson_windows(),     lesson_rounds(),         lesson_decoder(),
+      lesson_backward(),    lesson_grouped_heads(),  lesson_packed(),
+      lesson_few_queries(), lesson_two_directions(), lesson_helpers(),
+      lesson_mesh(),        lesson_double_ring(),    lesson_fp8(),
+      lesson_faults()};
   return kLessons;
 }
 

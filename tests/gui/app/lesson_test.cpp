@@ -1,6 +1,9 @@
 #include "gui/app/lesson.h"
 
 #include "gui/app/command.h"
+#include "gui/model/axis.h"
+#include "sim/plan/plan_summary.h"
+#include "sim/plan/planner/planner.h"
 #include "tests/support/graded_run.h"
 
 #include <algorithm>
@@ -13,6 +16,7 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace cpscope::tests {
@@ -242,7 +246,7 @@ TEST(Lessons, HaveNoNumberTypedByHand) {
       for (auto it = std::sregex_iterator(line.begin(), line.end(), literal);
            it != std::sregex_iterator(); ++it) {
         std::string words = (*it)[1];
-        words = std::regex_replace(words, std::regex("\\{:[^}]*\\}|fp(16|32|64)|p2p|a2a"), "");
+        words = std::regex_replace(words, std::regex("\\{:[^}]*\\}|fp(8|16|32|64)|p2p|a2a"), "");
         EXPECT_FALSE(std::regex_search(words, std::regex("[0-9]"))) << name << ": " << line;
       }
     }
@@ -295,6 +299,57 @@ TEST(Lessons, FrameThePaddingThatAPageIsAbout) {
   EXPECT_LT(shown.hi - shown.lo, 0.05) << "a few tokens around the padding";
   ASSERT_TRUE(open_lesson(state, {6, 2}));
   EXPECT_EQ(state.camera(gui::ViewKind::layout), gui::Camera{}) << "the next page shows all again";
+}
+
+/// The number of the lesson with this title.
+int32_t lesson_of(std::string_view title) {
+  const auto lessons = gui::all_lessons();
+  const auto found = std::find_if(lessons.begin(), lessons.end(),
+                                  [&](const Lesson& lesson) { return lesson.title == title; });
+  EXPECT_NE(found, lessons.end()) << title;
+  return static_cast<int32_t>(found - lessons.begin());
+}
+
+/// What the busiest rank of a plan sends forward.
+int64_t busiest_bytes(const Scenario& scenario) {
+  const Result<Plan> plan = make_plan(scenario);
+  EXPECT_TRUE(plan.ok());
+  const std::vector<int64_t> bytes = summarise(plan.value()).forward_bytes;
+  return *std::max_element(bytes.begin(), bytes.end());
+}
+
+TEST(Lessons, SayWhereQueriesBeginToCostMoreThanKeys) {
+  AppState state = make_lesson_state();
+  const int32_t lesson = lesson_of("Few queries, many keys");
+  Scenario ring = (text_of_page(state, lesson, 0), state.document.scenario());
+  ring.parallel.comm_type = CommType::p2p;
+  const std::string first = text_of_page(state, lesson, 0), second = text_of_page(state, lesson, 1);
+  EXPECT_NE(first.find("it would send " + gui::print_bytes(busiest_bytes(ring))), std::string::npos)
+      << first;
+  EXPECT_NE(second.find("fewer than 0.246 queries for each key. Here there are 0.062: queries win"),
+            std::string::npos)
+      << second;
+  // Plans of as many queries as make 0.24 and 0.25 of the keys.
+  for (const auto& [queries, queries_win] : {std::pair<int64_t, bool>{984, true}, {1024, false}}) {
+    Scenario scenario = ring;
+    scenario.batch.lengths = scenario.batch.slots = {queries};
+    const int64_t keys_travel = busiest_bytes(scenario);
+    scenario.parallel.comm_type = CommType::pass_q;
+    EXPECT_EQ(busiest_bytes(scenario) < keys_travel, queries_win) << queries;
+  }
+}
+
+TEST(Lessons, CompareEveryMeshWithARing) {
+  AppState state = make_lesson_state();
+  const std::string text =
+      text_of_page(state, lesson_of("A tile of queries and keys on every rank"), 1);
+  for (const int32_t mesh_q : {1, 2, 4, 8, 16}) {
+    Scenario scenario = state.document.scenario();
+    scenario.parallel.mesh_q = mesh_q;
+    const std::string words =
+        fmt::format("mesh_q {}: {}", mesh_q, gui::print_bytes(busiest_bytes(scenario)));
+    EXPECT_NE(text.find(words), std::string::npos) << words << "\n" << text;
+  }
 }
 
 TEST(Lessons, CountWhatThePlanDoes) {
