@@ -189,6 +189,7 @@ bool FaultySeam<T>::replaces(const MergeItem& item) {
   if (kind == BufferKind::dq && makes(Mistake::dq_summed_in_16_bits, item.rank, item.step))
     return round_after(parts_.memory.at(item.into).first);
   const bool is_wrong = makes(Mistake::empty_merged_as_number, item.rank, item.step) ||
+                        makes(Mistake::empty_merged_as_zero, item.rank, item.step) ||
                         makes(Mistake::merged_by_plain_exp, item.rank, item.step) ||
                         makes(Mistake::merged_by_lse_base_2, item.rank, item.step);
   if (kind != BufferKind::out || item.order == 0 || item.partial == kNoBuffer || !is_wrong)
@@ -211,12 +212,14 @@ bool FaultySeam<T>::replaces(const FinishItem& item) {
 template <class T>
 void FaultySeam<T>::merge_out_wrongly(const MergeItem& item) {
   const bool is_plain = makes(Mistake::merged_by_plain_exp),
+             is_zero = makes(Mistake::empty_merged_as_zero),
              is_other_base = makes(Mistake::merged_by_lse_base_2);
   BufferMemory<T>& into = parts_.memory.at(item.into);
   const BufferMemory<T>& partial = parts_.memory.at(item.partial);
   const int64_t lanes = attention().head_dim_v;
   for (int64_t i = 0; i < cells(parts_.plan.buffer(item.into)); ++i) {
-    const T a = into.second[i], b = partial.second[i];
+    const T a = into.second[i],
+            b = is_zero && partial.second[i] == kNothing<T> ? T(0) : partial.second[i];
     T whole = 0, old_weight = 0, new_weight = 0;
     if (is_plain) {
       // Without subtracting a maximum, exp overflows if a row's logits are large.

@@ -78,6 +78,17 @@ std::optional<PlantedFault> plant_drafts_by_local_length(const Plan& healthy) {
                       });
 }
 
+/// A rank that has no key of a request returns zeros, whose lse is -inf.
+std::optional<PlantedFault> plant_empty_as_zero(const Plan& healthy) {
+  const auto& items = healthy.forward.merges;
+  return plant_at(
+      items,
+      find_item(items,
+                [](const MergeItem& item) { return item.order > 0 && item.partial != kNoBuffer; }),
+      StageKind::merge, Mistake::empty_merged_as_zero,
+      "rows that saw no key on a rank are merged as if their lse were 0");
+}
+
 }  // namespace
 
 std::vector<Fault> group_faults() {
@@ -114,6 +125,24 @@ std::vector<Fault> group_faults() {
                                              .parallel = sizes + "[4, 4]"}),
                               "every group has all ranks"},
        .plant = plant_positions_of_all_ranks},
+      {.name = "rank_without_keys_counted",
+       .field_class = "M13",
+       .place = FaultPlace::executor,
+       .detector = Detector::output,
+       .source = "vllm-project/vllm-ascend PR#14126",
+       .wild =
+           "A rank of a decoder can hold no key of a short request. Its part must be zeros with "
+           "lse -inf; the kernel's own numbers for no keys went into the merge instead.",
+       .scenario = scenario_text({.attention = bottom_right,
+                                  .batch = "lengths = [2, 2]\nkv_lengths = [3, 48]",
+                                  .parallel = drafts,
+                                  .numerics = "dtype = \"fp32\"\nbackward = false"}),
+       .blind = BlindScenario{scenario_text({.attention = bottom_right,
+                                             .batch = "lengths = [2, 2]\nkv_lengths = [40, 48]",
+                                             .parallel = drafts,
+                                             .numerics = "dtype = \"fp32\"\nbackward = false"}),
+                              "every rank holds keys of both requests"},
+       .plant = plant_empty_as_zero},
       {.name = "drafts_masked_by_local_length",
        .field_class = "M12",
        .place = FaultPlace::plan,

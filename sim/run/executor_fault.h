@@ -27,6 +27,7 @@ enum class Mistake {
   all_zero,                // the kernel writes zeros
   one_row_off,             // one row of out is 5 % too large
   empty_merged_as_number,  // log-sum-exp of (-inf, -inf) is NaN
+  empty_merged_as_zero,    // lse of rows that saw nothing is taken for 0
   merged_by_plain_exp,     // sums of exp(lse), which overflow
   merged_by_lse_base_2,    // exp of logarithms to base 2
   out_summed_in_16_bits,   // running out rounded to bf16 after every merge
