@@ -199,7 +199,56 @@ std::pair<double, int32_t> best_of(const Candidates& comparison) {
   return {comparison.candidates[static_cast<size_t>(comparison.best)].total_us(), ranks};
 }
 
+std::string describe_crossover(const Crossover& crossover) {
+  const auto all = std::string_view("as many queries as keys");
+  if (crossover.points.empty()) return "there are no keys";
+  if (crossover.queries == 0)
+    return fmt::format("sending queries is the faster forward up to {}", all);
+  if (crossover.queries == crossover.points.front().queries)
+    return fmt::format("sending keys is the faster forward from {} queries on, the fewest tried",
+                       crossover.queries);
+  return fmt::format("sending keys is the faster forward from {} queries on, of {} keys",
+                     crossover.queries, crossover.keys);
+}
+
+Json crossover_json(const Crossover& crossover) {
+  Json points = Json::array();
+  const auto way = [](const std::string& name, double us) -> Json {
+    if (name.empty()) return nullptr;
+    return {{"name", name}, {"forward_us", us}};
+  };
+  for (const CrossoverPoint& point : crossover.points) {
+    points.push_back({{"queries", point.queries},
+                      {"queries_travel", way(point.queries_way, point.queries_us)},
+                      {"keys_travel", way(point.keys_way, point.keys_us)}});
+  }
+  Json json = {{"keys", crossover.keys}, {"points", std::move(points)}, {"queries", nullptr}};
+  if (crossover.queries > 0) json["queries"] = crossover.queries;
+  json["text"] = describe_crossover(crossover);
+  return json;
+}
+
 }  // namespace
+
+void write_crossover_text(const Crossover& crossover, std::ostream& out) {
+  out << fmt::format("\n{} keys, more and more queries at their end; forward, predicted\n",
+                     crossover.keys);
+  const auto ms = [](const std::string& name, double us) {
+    return name.empty() ? "-" : fmt::format("{:.3f}", us * 1e-3);
+  };
+  const auto known = [](const std::string& name) {
+    return name.empty() ? "none is possible" : name;
+  };
+  out << fmt::format("{:>9}  {:<26} {:>9}  {:<26} {:>9}\n", "queries", "queries travel", "ms",
+                     "keys travel", "ms");
+  for (const CrossoverPoint& point : crossover.points) {
+    out << fmt::format("{:>9}  {:<26} {:>9}  {:<26} {:>9}{}\n", point.queries,
+                       known(point.queries_way), ms(point.queries_way, point.queries_us),
+                       known(point.keys_way), ms(point.keys_way, point.keys_us),
+                       point.keys_are_faster() ? "  keys" : "  queries");
+  }
+  out << describe_crossover(crossover) << '\n';
+}
 
 void write_comparison_text(const Candidates& comparison, bool is_full, std::ostream& out) {
   out << fmt::format(
@@ -265,7 +314,7 @@ void write_comparison_text(const Candidates& comparison, bool is_full, std::ostr
   if (!comparison.note.empty()) out << "note: " << comparison.note << '\n';
 }
 
-std::string comparison_json(const Candidates& comparison) {
+std::string comparison_json(const Candidates& comparison, const Crossover* crossover) {
   Json json = {{"schema", 1},
                {"cluster", comparison.cluster},
                {"stack", comparison.stack},
@@ -279,6 +328,7 @@ std::string comparison_json(const Candidates& comparison) {
     const auto [us, ranks] = best_of(comparison);
     json["search"] = search_json(*comparison.search, us, ranks);
   }
+  if (crossover != nullptr) json["crossover"] = crossover_json(*crossover);
   json["recommendation"] = recommend(comparison);
   if (!comparison.note.empty()) json["note"] = comparison.note;
   return print_json(json);

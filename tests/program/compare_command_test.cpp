@@ -47,6 +47,28 @@ TEST(CompareCommand, ListsEveryWayAndRecommendsOne) {
             2);
 }
 
+TEST(CompareCommand, SaysFromHowManyQueriesOnSendingKeysIsFaster) {
+  const std::string command = "compare " CPSCOPE_SOURCE_DIR
+                              "/scenarios"
+                              "/pass_q.toml --crossover --cluster " CPSCOPE_CLUSTERS "/h200x8.toml";
+  const ProgramRun run = run_cpscope(command + " --json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const json crossover = json::parse(run.out)["crossover"];
+  EXPECT_EQ(crossover["keys"], 4096);
+  EXPECT_EQ(crossover["points"].size(), 11U);  // 4, 8, ... 4096 queries
+  for (const json& point : crossover["points"]) {
+    EXPECT_GT(point["queries_travel"]["forward_us"], 0);
+    EXPECT_GT(point["keys_travel"]["forward_us"], 0);
+  }
+  const std::string words = crossover["text"].get<std::string>();
+  EXPECT_NE(run_cpscope(command).out.find(words), std::string::npos) << words;
+  EXPECT_FALSE(
+      json::parse(run_cpscope("compare " CPSCOPE_SOURCE_DIR "/scenarios"
+                              "/pass_q.toml --json --cluster " CPSCOPE_CLUSTERS "/h200x8.toml")
+                      .out)
+          .contains("crossover"));
+}
+
 /// The candidates that are possible, by name.
 std::map<std::string, json> candidates_of(const std::string& arguments) {
   const ProgramRun run =

@@ -1,6 +1,7 @@
 #include "sim/app/cli/commands.h"
 #include "sim/app/cli/way_file.h"
 #include "sim/base/whole_file.h"
+#include "sim/clock/crossover.h"
 #include "sim/clock/search.h"
 #include "sim/documents/comparison_text.h"
 #include "sim/findings/progress_bar.h"
@@ -23,7 +24,7 @@ struct CompareArguments {
   std::optional<double> memory_gib;
   int32_t reshards = 0;
   SearchOptions search = {};
-  bool is_search = false, json = false, full = false;
+  bool is_search = false, json = false, full = false, crosses = false;
 };
 
 bool is_scenario_path(const std::string& path) { return path.ends_with(".toml"); }
@@ -63,6 +64,12 @@ int command_compare(const CompareArguments& options, const Tools& tools) {
       options.is_search ? search_candidates(scenario, cluster.value(), search)
                         : compare_candidates(scenario, cluster.value(), candidates);
   if (!comparison) return report(comparison.error(), loaded.value());
+  std::optional<Crossover> crossover;
+  if (options.crosses) {
+    Result<Crossover> found = find_crossover(scenario, cluster.value(), candidates);
+    if (!found) return report(found.error(), loaded.value());
+    crossover = std::move(found).value();
+  }
   if (!options.csv_path.empty()) {
     const Result<size_t> written =
         write_whole_file(options.csv_path, comparison_csv(comparison.value()), "the table");
@@ -75,9 +82,10 @@ int command_compare(const CompareArguments& options, const Tools& tools) {
       return report(*error);
   }
   if (options.json) {
-    std::cout << comparison_json(comparison.value()) << '\n';
+    std::cout << comparison_json(comparison.value(), crossover ? &*crossover : nullptr) << '\n';
   } else {
     write_comparison_text(comparison.value(), options.full, std::cout);
+    if (crossover) write_crossover_text(*crossover, std::cout);
   }
   return has_best ? 0 : exit_code(ErrorKind::refused);
 }
@@ -100,6 +108,10 @@ Command add_compare(CLI::App& app, const Tools& tools) {
                    "changes between the way's order and consecutive tokens in the forward of a "
                    "layer, for layers that need tokens in order (state-space models, convolutions)")
       ->check(whole_number(1, 64));
+  compare->add_flag(
+      "--crossover", options->crosses,
+      "also say from how many queries on sending keys is faster than sending queries, for the "
+      "batch's keys (a prompt that goes on after a cached prefix)");
   compare->add_option("--csv", options->csv_path, "also write the table to this file")
       ->check(kNotEmpty);
   compare
