@@ -226,7 +226,8 @@ class Walk {
           first, landed_.end(), [&](const Landed& part) { return part.buffer != first->buffer; });
       item_ = ItemId{direction_, stage.kind, first->transfer};
       const bool is_whole = last == first + 1 && first->rows == kAllRows;
-      if (auto text = is_whole ? std::nullopt : check_disjoint({first, last}))
+      const std::span<const Landed> parts(&*first, static_cast<size_t>(last - first));
+      if (auto text = is_whole ? std::nullopt : check_disjoint(parts))
         return fmt::format("buffer {}: {}", to_index(first->buffer), *text);
       first = last;
     }
