@@ -84,6 +84,14 @@ struct LessonPlace {
   friend bool operator==(const LessonPlace&, const LessonPlace&) = default;
 };
 
+/// What the reader has answered to the question of the open lesson page.
+struct LessonAnswer {
+  std::vector<int32_t> ranks;  // chosen, ascending
+  std::string typed;
+  bool is_checked = false;  // false again after every change
+  bool shows_hint = false;
+};
+
 /// Selections in the order in which they were made. Selecting after going back drops what came
 /// later, as in a browser.
 struct SelectionHistory {
@@ -190,6 +198,7 @@ struct AppState {
   std::string wish_path;  // ends in .svg or .png
   LessonPlace lesson;
   SharedPlan lesson_plan;  // the plan of the open lesson page when it was opened
+  LessonAnswer answer;
   std::vector<Message> messages;
   bool wants_quit = false;
   bool quits_when_saved = false;  // the dialog for the file name was opened by quitting

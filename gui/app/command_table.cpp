@@ -1,6 +1,7 @@
 #include "gui/app/command.h"
 #include "gui/app/lesson.h"
 #include "gui/app/prediction.h"
+#include "gui/app/question.h"
 #include "gui/app/ways.h"
 #include "gui/model/project.h"
 #include "sim/scenario/scenario_file.h"
@@ -29,6 +30,9 @@ bool can_compare(const AppState& state) {
 }
 bool is_job_running(const AppState& state) { return state.job.task.is_running(); }
 bool has_lesson(const AppState& state) { return state.lesson.lesson >= 0; }
+bool has_question(const AppState& state) {
+  return open_question(state) != nullptr && !is_answered(state);
+}
 
 bool can_run_on(const AppState& state, std::string_view executor) {
   const auto& names = state.services.executors;
@@ -423,6 +427,12 @@ constexpr std::array kTable = {
             [](AppState& s) { next_page(s); }},
     Command{"lesson.previous", "Previous page", "Help", "PageUp", "Turns to the page before.",
             has_lesson, [](AppState& s) { previous_page(s); }},
+    Command{"lesson.check", "Check the answer", "Help", "",
+            "Compares what you chose or typed with the plan.", can_check, check_answer},
+    Command{"lesson.hint", "Hint", "Help", "", "Shows a hint for the question of the page.",
+            has_question, [](AppState& s) { s.answer.shows_hint = true; }},
+    Command{"lesson.answer", "Show the answer", "Help", "",
+            "Answers the question of the page, and says why.", has_question, show_answer},
     Command{"lesson.close", "Close the lesson", "Help", "", "Leaves the lesson.", has_lesson,
             close_lesson},
 };
