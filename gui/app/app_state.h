@@ -42,6 +42,7 @@ struct Services {
   std::vector<Cluster> clusters;            // clusters with predictable times, in menu order
   std::string scenario_folder;              // base folder of names inside shipped scenarios
   bool has_files = true;                    // false: files are neither read nor written
+  bool has_full_screen = false;             // the window can fill a monitor
   bool is_page = false;  // a web page: users drop files on it, and files it writes become downloads
 };
 
@@ -195,7 +196,9 @@ struct AppState {
   Saving saving;
   Dialog dialog = Dialog::none;
   ExportWish wish = ExportWish::none;
-  std::string wish_path;  // ends in .svg or .png
+  std::string wish_path;      // ends in .svg or .png
+  std::string for_clipboard;  // copied when the frame is built, then empty
+  bool is_full_screen = false;
   LessonPlace lesson;
   SharedPlan lesson_plan;  // the plan of the open lesson page when it was opened
   LessonAnswer answer;

@@ -1,4 +1,5 @@
 #include "gui/app/command.h"
+#include "gui/app/copy.h"
 #include "gui/app/lesson.h"
 #include "gui/app/prediction.h"
 #include "gui/app/question.h"
@@ -242,6 +243,14 @@ constexpr std::array kTable = {
     Command{"edit.redo", "Redo", "Edit", "Ctrl+Shift+Z Ctrl+Y",
             "Repeats the change that was undone.",
             [](const AppState& s) { return s.document.can_redo(); }, redo_edit},
+    Command{"edit.copy", "Copy the inspector's text", "Edit", "Ctrl+C",
+            "Copies what the inspector says about the selection.", has_plan, copy_inspector},
+    Command{"edit.copy_command", "Copy the command", "Edit", "",
+            "Copies a command line that draws the focused view: cpscope render ...", has_plan,
+            copy_command},
+    Command{"edit.copy_scenario", "Copy the scenario as TOML", "Edit", "",
+            "Copies the text of the scenario, with changes that are not saved.", is_open,
+            copy_scenario},
     Command{"edit.best_way", "Take the best way", "Edit", "",
             "Gives the scenario the communication type and layout that the ways recommend.",
             [](const AppState& s) { return s.shows_ways && can_take_best_way(s); },
@@ -318,6 +327,10 @@ constexpr std::array kTable = {
             "Enlarges the focused view to the window, or shows all views again.",
             [](const AppState& s) { return s.focus_view.has_value(); },
             [](AppState& s) { s.is_enlarged = !s.is_enlarged; }},
+    Command{"view.full_screen", "Full screen", "View", "F11",
+            "Fills the monitor with the window, or makes it a window again.",
+            [](const AppState& s) { return s.services.has_full_screen; },
+            [](AppState& s) { s.is_full_screen = !s.is_full_screen; }},
     Command{"view.frame", "Frame the selection", "View", "F",
             "Moves all views to what is selected.",
             [](const AppState& s) { return has_plan(s) && has_selection(s); }, frame_selection},

@@ -216,6 +216,8 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
   if (places.caption.width() > 0) build_caption(ui, places.caption, parts_->caption);
   build_dialog(ui, size, parts_->typed);
   build_messages(ui, size);
+  if (const std::string text = std::exchange(state.for_clipboard, ""); !text.empty())
+    ImGui::SetClipboardText(text.c_str());
   state.hovered = ui.hovered;
   textures.end_frame();
   parts_->unsettled = state.hovered == before && state.ways.hovered == way_before
