@@ -58,6 +58,30 @@ bool hatches_units(const MaskScene& scene) {
          kMostHatches;
 }
 
+/// The place of each row of cells in its chunk or, where chunks are not told apart, among the rows
+/// of its rank.
+std::vector<double> place_rows(const MaskScene& scene) {
+  const CellAxis &rows = scene.picture.cells.grid.q, &chunks = scene.picture.chunks.grid.q;
+  const PlanIndex& index = *scene.input.plan;
+  std::vector<double> shares;
+  for (int64_t row = 0; row < rows.count(); ++row) {
+    const int64_t id = (rows.edges[row] + rows.edges[row + 1]) / 2;
+    if (!scene.picture.is_strided && chunks.count() > 0 && id >= chunks.begin() &&
+        id < chunks.end()) {
+      const int64_t chunk = chunks.cell_of(id), begin = chunks.edges[chunk];
+      shares.push_back(static_cast<double>(id - begin) /
+                       static_cast<double>(chunks.edges[chunk + 1] - begin));
+      continue;
+    }
+    const OwnedRow owner = index.owner(Side::q, id);
+    const int64_t all =
+        owner.rank < 0 ? 1 : count_ids(index.plan().layout.q_runs[RankId{owner.rank}]);
+    shares.push_back(static_cast<double>(std::max<int64_t>(0, owner.row)) /
+                     static_cast<double>(std::max<int64_t>(1, all)));
+  }
+  return shares;
+}
+
 Pixels make_pixels(const MaskScene& scene) {
   const MaskPicture& picture = scene.picture;
   const PairGrid& grid = picture.cells.grid;
@@ -77,11 +101,17 @@ Pixels make_pixels(const MaskScene& scene) {
   const auto period = std::max<int64_t>(3, std::llround(kHatchPixels / cell));
   const bool has_hatch = cell < kHatchPixels && !hatches_units(scene);
   pixels.colors.resize(picture.looks.size());
+  const double progress = scene.input.progress;
+  const std::vector<double> places = progress < 1 ? place_rows(scene) : std::vector<double>{};
   for (int64_t row = 0; row < grid.rows(); ++row) {
     for (int64_t column = 0; column < grid.columns(); ++column) {
       const auto at = static_cast<size_t>(grid.at(row, column));
       const CellLook look = picture.looks[at];
-      const CellTime time = work == nullptr ? CellTime{} : time_of(work->cells[at], scene.window);
+      const CellTime time = work == nullptr ? CellTime{}
+                            : places.empty()
+                                ? time_of(work->cells[at], scene.window)
+                                : time_in_motion(work->cells[at], scene.window,
+                                                 places[static_cast<size_t>(row)], progress);
       // Stripes already are a fine pattern; a hatch over them would be noise.
       const bool is_hatched =
           look == CellLook::hidden || (look == CellLook::partial && !scene.picture.is_strided);
@@ -256,6 +286,12 @@ CellTime time_of(const CellWork& work, const StepWindow& window) {
   if (is_now && !is_mixed) return {PaintWhen::now, 0};
   return {PaintWhen::later,
           static_cast<float>(window.now_end - work.first_step) / static_cast<float>(steps)};
+}
+
+CellTime time_in_motion(const CellWork& work, const StepWindow& window, double row_share,
+                        double progress) {
+  const CellTime time = time_of(work, window);
+  return time.when == PaintWhen::now && row_share >= progress ? CellTime{} : time;
 }
 
 Color color_of_cell(const ViewInput& input, const MaskPaint& paint, const StepWindow& window,

@@ -195,6 +195,62 @@ Color arrow_color(const TrafficScene& scene, const LinkBytes& link) {
                                                           : Role::related);
 }
 
+/// Keys and values, queries, results, and gradients have a colour each.
+Role role_of(Payload payload) {
+  switch (payload) {
+    case Payload::kv:
+      return Role::key;
+    case Payload::q:
+      return Role::query;
+    case Payload::dkv:
+    case Payload::dq:
+    case Payload::d_out:
+      return Role::compute;
+    case Payload::out:
+    case Payload::partial:
+    case Payload::lse:
+    case Payload::stats:
+      break;
+  }
+  return Role::merge;
+}
+
+/// Adds what travels while the moment runs, one packet for each payload of a link. All of them
+/// leave with the moment's begin, one after another, and have arrived at its end.
+void add_packets(Drawing& drawing, const TrafficScene& scene, const std::vector<Arrow>& arrows,
+                 const std::vector<PayloadBytes>& payloads) {
+  constexpr double kLag = 0.22;      // between packets of one link, of its length
+  constexpr size_t kMostNamed = 40;  // links whose packets have a name
+  const ViewInput& input = scene.input;
+  if (!(input.progress < 1) || input.is_cumulative) return;
+  for (size_t link = 0; link < std::min(arrows.size(), payloads.size()); ++link) {
+    const auto kinds = std::count_if(payloads[link].begin(), payloads[link].end(),
+                                     [](int64_t bytes) { return bytes > 0; });
+    int32_t number = 0;
+    for (size_t kind = 0; kind < payloads[link].size(); ++kind) {
+      if (payloads[link][kind] == 0) continue;
+      const double gone = input.progress * (1 + kLag * static_cast<double>(kinds - 1));
+      const auto share = static_cast<float>(std::clamp(gone - kLag * number++, 0.0, 1.0));
+      const Arrow& arrow = arrows[link];
+      const Point at{arrow.from.x + (arrow.to.x - arrow.from.x) * share,
+                     arrow.from.y + (arrow.to.y - arrow.from.y) * share};
+      const auto payload = static_cast<Payload>(kind);
+      const Color color = input.theme->of(role_of(payload));
+      const std::string name =
+          arrows.size() <= kMostNamed ? std::string(to_name(payload)) : std::string();
+      const float half =
+          name.empty() ? 3 : input.text_width(name, kSmallText, Face::strong) / 2 + 3;
+      const float high = name.empty() ? 3 : kSmallText / 2 + 2;
+      const Box box{at.x - half, at.y - high, at.x + half, at.y + high};
+      drawing.add(FilledBox{box, color, Hatch::none, {}, high});
+      drawing.add(OutlinedBox{box, input.theme->of(Role::background), 1, false, high});
+      if (!name.empty())
+        drawing.add(Label{at, Anchor::center_middle, input.theme->text_on(color), kSmallText,
+                          Face::strong, name});
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<PayloadBytes> payloads_of_links(const TrafficScene& scene) {
@@ -261,13 +317,17 @@ std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& b
   const bool is_crowded = names.size() > kMostEqualLabels || box.width() < kLeastLabelledRing ||
                           (is_uniform && scene.input.text_width(names[0], kSmallText, Face::body) >
                                              box.width() * kWidestLabel);
-  if (is_uniform && is_crowded) return "each arrow: " + names[0];
+  if (is_uniform && is_crowded) {
+    add_packets(view.drawing, scene, arrows, payloads);
+    return "each arrow: " + names[0];
+  }
   std::vector<Box> taken;
   for (const Point& at : places.ranks)
     taken.push_back(
         {at.x - places.node, at.y - places.node, at.x + places.node, at.y + places.node});
   for (size_t i = 0; i < arrows.size(); ++i)
     add_arrow_label(view.drawing, scene, box, arrows[i], names[i], taken);
+  add_packets(view.drawing, scene, arrows, payloads);
   return {};
 }
 
