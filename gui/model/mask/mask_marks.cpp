@@ -280,12 +280,17 @@ MaskPaint::MaskPaint(const Theme& theme) {
 CellTime time_of(const CellWork& work, const StepWindow& window) {
   if (!work.has_work() || work.first_step >= window.now_end) return {};
   if (work.last_step < window.now_begin) return {PaintWhen::done, 1};
-  const int32_t steps = work.last_step - work.first_step + 1;
+  const int32_t gap = work.gap_end - work.gap_begin;
+  const int32_t steps = work.last_step - work.first_step + 1 - gap;
   const bool is_mixed = steps > 1 && steps * kMixedShare > window.num_steps;
-  const bool is_now = window.now_begin < window.now_end && work.last_step >= window.now_begin;
+  const bool is_between = window.now_begin >= work.gap_begin && window.now_end <= work.gap_end;
+  const bool is_now = window.now_begin < window.now_end && work.last_step >= window.now_begin &&
+                      !(gap > 0 && is_between);
+  // Work of now is seen wherever it is, however little of the cell it is.
   if (is_now && !is_mixed) return {PaintWhen::now, 0};
-  return {PaintWhen::later,
-          static_cast<float>(window.now_end - work.first_step) / static_cast<float>(steps)};
+  const int32_t skipped = std::clamp(window.now_end, work.gap_begin, work.gap_end) - work.gap_begin;
+  return {PaintWhen::later, static_cast<float>(window.now_end - work.first_step - skipped) /
+                                static_cast<float>(steps)};
 }
 
 CellTime time_in_motion(const CellWork& work, const StepWindow& window, double row_share,
