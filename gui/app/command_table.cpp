@@ -432,7 +432,8 @@ constexpr std::array kTable = {
               s.run_a_plan = s.run_b_plan = nullptr;
             }},
 
-    Command{"help.keys", "Keys and commands", "Help", "F1 ?", "Lists all commands and shortcuts.",
+    Command{"help.keys", "Keys, colours and words", "Help", "F1 ?",
+            "Lists all commands and shortcuts, the colours of highlights, and what words mean.",
             always, show<Dialog::help>},
     Command{"lesson.list", "Lessons...", "Help", "L", "Lists the lessons.", always,
             show<Dialog::lessons>},
