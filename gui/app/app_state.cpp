@@ -1,6 +1,7 @@
 #include "gui/app/app_state.h"
 
 #include "gui/app/prediction.h"
+#include "gui/app/question.h"
 #include "gui/app/run_views.h"
 #include "gui/app/ways.h"
 #include "gui/model/error_field.h"
@@ -50,6 +51,7 @@ void clamp_to_plan(AppState& state) {
   if (state.other_rank >= plan->num_ranks() || state.other_rank == state.focus_rank)
     state.other_rank = -1;
   state.tensor = std::clamp(state.tensor, 0, static_cast<int32_t>(kErrorTensors.size()) - 1);
+  std::erase_if(state.answer.ranks, [&](int32_t rank) { return rank >= plan->num_ranks(); });
 }
 
 /// Moves the playhead of a newly opened scenario to its first place, as soon as its plan is ready.
@@ -130,6 +132,15 @@ int32_t rank_of(const Target& target, const PlanIndex* plan) {
   return first == plan->owner(tokens->side, tokens->end - 1).rank ? first : -1;
 }
 
+/// Gives a selected rank to a question that asks for ranks.
+void answer_with(AppState& state, const Target& target) {
+  const Question* question = open_question(state);
+  const int32_t rank = rank_of(target, state.plan());
+  if (question != nullptr && question->kind == AnswerKind::ranks && rank >= 0 &&
+      rank < state.plan()->num_ranks())
+    toggle_rank(state, rank);
+}
+
 }  // namespace
 
 void update(AppState& state, double now_s) {
@@ -203,6 +214,7 @@ void redo_edit(AppState& state) {
 }
 
 void select(AppState& state, const Target& target) {
+  answer_with(state, target);
   SelectionHistory& history = state.selection;
   if (history.current() == target) return;
   history.targets.resize(history.at + 1);

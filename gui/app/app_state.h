@@ -42,6 +42,7 @@ struct Services {
   std::vector<Cluster> clusters;            // clusters with predictable times, in menu order
   std::string scenario_folder;              // base folder of names inside shipped scenarios
   bool has_files = true;                    // false: files are neither read nor written
+  bool has_full_screen = false;             // the window can fill a monitor
   bool is_page = false;  // a web page: users drop files on it, and files it writes become downloads
 };
 
@@ -82,6 +83,14 @@ struct LessonPlace {
   int32_t step = 0;
 
   friend bool operator==(const LessonPlace&, const LessonPlace&) = default;
+};
+
+/// What the reader has answered to the question of the open lesson page.
+struct LessonAnswer {
+  std::vector<int32_t> ranks;  // chosen, ascending
+  std::string typed;
+  bool is_checked = false;  // false again after every change
+  bool shows_hint = false;
 };
 
 /// Selections in the order in which they were made. Selecting after going back drops what came
@@ -187,9 +196,12 @@ struct AppState {
   Saving saving;
   Dialog dialog = Dialog::none;
   ExportWish wish = ExportWish::none;
-  std::string wish_path;  // ends in .svg or .png
+  std::string wish_path;      // ends in .svg or .png
+  std::string for_clipboard;  // copied when the frame is built, then empty
+  bool is_full_screen = false;
   LessonPlace lesson;
   SharedPlan lesson_plan;  // the plan of the open lesson page when it was opened
+  LessonAnswer answer;
   std::vector<Message> messages;
   bool wants_quit = false;
   bool quits_when_saved = false;  // the dialog for the file name was opened by quitting

@@ -1,6 +1,8 @@
 #include "gui/app/command.h"
+#include "gui/app/copy.h"
 #include "gui/app/lesson.h"
 #include "gui/app/prediction.h"
+#include "gui/app/question.h"
 #include "gui/app/ways.h"
 #include "gui/model/project.h"
 #include "sim/scenario/scenario_file.h"
@@ -29,6 +31,9 @@ bool can_compare(const AppState& state) {
 }
 bool is_job_running(const AppState& state) { return state.job.task.is_running(); }
 bool has_lesson(const AppState& state) { return state.lesson.lesson >= 0; }
+bool has_question(const AppState& state) {
+  return open_question(state) != nullptr && !is_answered(state);
+}
 
 bool can_run_on(const AppState& state, std::string_view executor) {
   const auto& names = state.services.executors;
@@ -238,6 +243,14 @@ constexpr std::array kTable = {
     Command{"edit.redo", "Redo", "Edit", "Ctrl+Shift+Z Ctrl+Y",
             "Repeats the change that was undone.",
             [](const AppState& s) { return s.document.can_redo(); }, redo_edit},
+    Command{"edit.copy", "Copy the inspector's text", "Edit", "Ctrl+C",
+            "Copies what the inspector says about the selection.", has_plan, copy_inspector},
+    Command{"edit.copy_command", "Copy the command", "Edit", "",
+            "Copies a command line that draws the focused view: cpscope render ...", has_plan,
+            copy_command},
+    Command{"edit.copy_scenario", "Copy the scenario as TOML", "Edit", "",
+            "Copies the text of the scenario, with changes that are not saved.", is_open,
+            copy_scenario},
     Command{"edit.best_way", "Take the best way", "Edit", "",
             "Gives the scenario the communication type and layout that the ways recommend.",
             [](const AppState& s) { return s.shows_ways && can_take_best_way(s); },
@@ -314,6 +327,10 @@ constexpr std::array kTable = {
             "Enlarges the focused view to the window, or shows all views again.",
             [](const AppState& s) { return s.focus_view.has_value(); },
             [](AppState& s) { s.is_enlarged = !s.is_enlarged; }},
+    Command{"view.full_screen", "Full screen", "View", "F11",
+            "Fills the monitor with the window, or makes it a window again.",
+            [](const AppState& s) { return s.services.has_full_screen; },
+            [](AppState& s) { s.is_full_screen = !s.is_full_screen; }},
     Command{"view.frame", "Frame the selection", "View", "F",
             "Moves all views to what is selected.",
             [](const AppState& s) { return has_plan(s) && has_selection(s); }, frame_selection},
@@ -415,7 +432,8 @@ constexpr std::array kTable = {
               s.run_a_plan = s.run_b_plan = nullptr;
             }},
 
-    Command{"help.keys", "Keys and commands", "Help", "F1 ?", "Lists all commands and shortcuts.",
+    Command{"help.keys", "Keys, colours and words", "Help", "F1 ?",
+            "Lists all commands and shortcuts, the colours of highlights, and what words mean.",
             always, show<Dialog::help>},
     Command{"lesson.list", "Lessons...", "Help", "L", "Lists the lessons.", always,
             show<Dialog::lessons>},
@@ -423,6 +441,12 @@ constexpr std::array kTable = {
             [](AppState& s) { next_page(s); }},
     Command{"lesson.previous", "Previous page", "Help", "PageUp", "Turns to the page before.",
             has_lesson, [](AppState& s) { previous_page(s); }},
+    Command{"lesson.check", "Check the answer", "Help", "",
+            "Compares what you chose or typed with the plan.", can_check, check_answer},
+    Command{"lesson.hint", "Hint", "Help", "", "Shows a hint for the question of the page.",
+            has_question, [](AppState& s) { s.answer.shows_hint = true; }},
+    Command{"lesson.answer", "Show the answer", "Help", "",
+            "Answers the question of the page, and says why.", has_question, show_answer},
     Command{"lesson.close", "Close the lesson", "Help", "", "Leaves the lesson.", has_lesson,
             close_lesson},
 };

@@ -2,6 +2,7 @@
 
 #include "gui/app/command.h"
 #include "gui/app/lesson_faults.h"
+#include "gui/app/question.h"
 
 namespace cpscope::gui {
 
@@ -74,8 +75,12 @@ bool is_alike(const PlanIndex& page, const PlanIndex& shown) {
 
 }  // namespace
 
+bool has_task(const LessonStep& step) { return !step.ask.empty() || step.question != nullptr; }
+
 bool open_lesson(AppState& state, LessonPlace place) {
   const LessonPlace before = state.lesson;
+  const LessonStep* last = current_step(state);
+  const bool had_question = last != nullptr && last->question != nullptr;
   state.lesson = place;
   const LessonStep* step = current_step(state);
   if (step == nullptr || !open_page(state, *step)) {
@@ -87,6 +92,8 @@ bool open_lesson(AppState& state, LessonPlace place) {
   state.lesson_plan = state.document.plan();
   state.player.is_playing = false;
   state.focus_view = step->view;
+  // A question shows one view: the others would show the answer.
+  if (step->question != nullptr || had_question) state.is_enlarged = step->question != nullptr;
   state.shows_ways = false;
   state.cameras = {};
   if (step->prepare != nullptr && state.plan() != nullptr) step->prepare(state);
@@ -96,12 +103,15 @@ bool open_lesson(AppState& state, LessonPlace place) {
   if (step->fault != nullptr && state.plan() != nullptr) show_fault(state, *step->fault);
   if (state.plan() != nullptr && !is_present(*state.plan(), state.selected()))
     select(state, Target{});
+  // Nothing that was selected above is an answer.
+  state.answer = {};
   return true;
 }
 
 void restore_lesson(AppState& state, LessonPlace place) {
   state.lesson = place;
   state.lesson_plan = nullptr;
+  state.answer = {};
   const LessonStep* step = current_step(state);
   if (step == nullptr || !state.document.is_open()) return;
   const std::optional<Scenario> wanted = find_scenario(state, *step);
@@ -115,10 +125,15 @@ void restore_lesson(AppState& state, LessonPlace place) {
   if (plan) state.lesson_plan = plan.value();
 }
 
+bool is_about_shown_plan(const AppState& state) {
+  return state.plan() != nullptr && state.lesson_plan != nullptr &&
+         is_alike(*state.lesson_plan, *state.plan());
+}
+
 Spans lesson_text(const AppState& state) {
   const LessonStep* step = current_step(state);
   if (step == nullptr || step->text == nullptr || state.plan() == nullptr) return {};
-  if (state.lesson_plan == nullptr || !is_alike(*state.lesson_plan, *state.plan()))
+  if (!is_about_shown_plan(state))
     return {{.text = "The scenario is no longer one that this page can speak of. Undo the change, "
                      "or turn the page.",
              .target = {}}};
@@ -130,6 +145,7 @@ Spans lesson_text(const AppState& state) {
 bool is_lesson_done(const AppState& state) {
   const LessonStep* step = current_step(state);
   if (step == nullptr || state.plan() == nullptr) return false;
+  if (step->question != nullptr) return is_answered(state);
   return step->is_done == nullptr || step->is_done(state);
 }
 
@@ -154,6 +170,11 @@ bool previous_page(AppState& state) {
   return open_lesson(state, place);
 }
 
-void close_lesson(AppState& state) { state.lesson = {}; }
+void close_lesson(AppState& state) {
+  const LessonStep* last = current_step(state);
+  if (last != nullptr && last->question != nullptr) state.is_enlarged = false;
+  state.lesson = {};
+  state.answer = {};
+}
 
 }  // namespace cpscope::gui

@@ -12,6 +12,8 @@
 
 namespace cpscope::gui {
 
+struct Question;  // gui/app/question.h
+
 /// Writes the text of a page from the open plan.
 using PageText = void(CaptionWriter& writer, const AppState& state);
 
@@ -29,7 +31,11 @@ struct LessonStep {
   std::string_view ask = {};                     // "Press Right"; empty: the reader only reads
   bool (*is_done)(const AppState&) = nullptr;    // null: there is nothing to do but read
   void (*perform)(AppState&) = nullptr;          // does what the reader should do: for tests
+  const Question* question = nullptr;            // then `text` states it, and `ask` is empty
 };
+
+/// True if the page wants the reader to do or to answer something.
+bool has_task(const LessonStep& step);
 
 struct Lesson {
   std::string_view title;
@@ -47,6 +53,8 @@ bool open_lesson(AppState& state, LessonPlace place);
 void restore_lesson(AppState& state, LessonPlace place);
 /// The open page; null when no lesson is open.
 const LessonStep* current_step(const AppState& state);
+/// True if the shown plan is the one of the open page, or one that the page can speak of.
+bool is_about_shown_plan(const AppState& state);
 /// Text of the open page; empty while its plan is not ready.
 Spans lesson_text(const AppState& state);
 bool is_lesson_done(const AppState& state);

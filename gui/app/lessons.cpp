@@ -2,6 +2,7 @@
 #include "gui/app/lesson.h"
 #include "gui/app/lesson_faults.h"
 #include "gui/app/lesson_parts.h"
+#include "gui/app/lesson_questions.h"
 #include "gui/app/lesson_words.h"
 #include "sim/plan/round_steps.h"
 
@@ -29,6 +30,10 @@ bool stands_on(const AppState& state, StageKind kind) {
 }
 
 void go_to_begin(AppState& state) { state.playhead = {}; }
+void go_to_begin_unselected(AppState& state) {
+  state.playhead = {};
+  select(state, Target{});
+}
 void go_to_first_stage(AppState& state) { state.playhead = {true, 0, 1.0}; }
 void clear_selection(AppState& state) { select(state, Target{}); }
 
@@ -110,6 +115,11 @@ Lesson lesson_split() {
             .is_done = has_rank,
             .perform = [](AppState& s) { select(s, RankTarget{}); }},
            {.scenario = "contiguous_idle",
+            .prepare = clear_selection,
+            .view = ViewKind::mask,
+            .text = words::ask_local_pairs,
+            .question = &kLocalPairs},
+           {.scenario = "contiguous_idle",
             .view = ViewKind::layout,
             .text = words::pairs_cross_ranks,
             .ask = "Focus the mask view: menu View, Mask",
@@ -134,6 +144,11 @@ Lesson lesson_idle() {
             .ask = "Press Right until the last step of the forward",
             .is_done = is_at_last_forward_step,
             .perform = [](AppState& s) { press_right_until(s, is_at_last_forward_step); }},
+           {.scenario = "contiguous_idle",
+            .prepare = go_to_begin_unselected,
+            .view = ViewKind::layout,
+            .text = words::ask_idle_ranks,
+            .question = &kIdleRanks},
            {.scenario = "contiguous_idle",
             .prepare = [](AppState& s) { s.focus_rank = s.plan()->num_ranks() - 1; },
             .view = ViewKind::balance,
@@ -162,6 +177,10 @@ Lesson lesson_zigzag() {
         .is_done = is_at_last_forward_step,
         .perform = [](AppState& s) { press_right_until(s, is_at_last_forward_step); }},
        {.scenario = "zigzag",
+        .view = ViewKind::mask,
+        .text = words::ask_contiguous_balance,
+        .question = &kContiguousBalance},
+       {.scenario = "zigzag",
         .view = ViewKind::balance,
         .text = words::zigzag_undone,
         .ask = "Set the layout to contiguous and watch the bars",
@@ -179,6 +198,11 @@ Lesson lesson_striped() {
             .ask = "Click a rank and see its comb",
             .is_done = has_rank,
             .perform = [](AppState& s) { select(s, RankTarget{1}); }},
+           {.scenario = "striped",
+            .prepare = clear_selection,
+            .view = ViewKind::layout,
+            .text = words::ask_striped_owner,
+            .question = &kStripedOwner},
            {.scenario = "striped",
             .prepare = go_to_begin,
             .view = ViewKind::mask,
@@ -206,6 +230,12 @@ Lesson lesson_moves() {
             .ask = "Click a link: now every rank has one to every other",
             .is_done = has_link,
             .perform = select_first_link},
+           {.scenario = "zigzag",
+            .change = [](Scenario& s) { use_comm_type(s, CommType::a2a); },
+            .prepare = clear_selection,
+            .view = ViewKind::layout,
+            .text = words::ask_bytes_of_heads,
+            .question = &kBytesOfHeads},
            {.scenario = "zigzag",
             .change = [](Scenario& s) { use_comm_type(s, CommType::a2a); },
             .prepare = [](AppState& s) { s.is_cumulative = false; },
@@ -253,6 +283,10 @@ Lesson lesson_reorders() {
                   press_right_until(
                       s, [](const AppState& t) { return stands_on(t, StageKind::reorder); });
                 }},
+           {.scenario = "thd_padding_a2a",
+            .view = ViewKind::mask,
+            .text = words::ask_heads_of_rank,
+            .question = &kHeadsOfRank},
            {.scenario = "thd_padding_a2a", .view = ViewKind::layout, .text = words::rows_go_back}}};
 }
 
@@ -275,6 +309,11 @@ Lesson lesson_padding() {
             .is_done = [](const AppState& s) { return s.focus_view == ViewKind::mask; },
             .perform = [](AppState& s) { apply_command(s, "view.focus.mask"); }},
            {.scenario = "thd_padding_p2p",
+            .prepare = clear_selection,
+            .view = ViewKind::layout,
+            .text = words::ask_padding_of_rank,
+            .question = &kPaddingOfRank},
+           {.scenario = "thd_padding_p2p",
             .prepare = [](AppState& s) { s.focus_rank = 0; },
             .view = ViewKind::layout,
             .text = words::padding_by_rank,
@@ -295,6 +334,11 @@ Lesson lesson_merging() {
         .ask = "Press Right: the merge",
         .is_done = [](const AppState& s) { return stands_on(s, StageKind::merge); },
         .perform = press_right},
+       {.scenario = "zigzag",
+        .change = use_bf16,
+        .view = ViewKind::layout,
+        .text = words::ask_merges,
+        .question = &kMerges},
        {.scenario = "zigzag",
         .change = use_bf16,
         .prepare =
@@ -370,6 +414,11 @@ Lesson lesson_windows() {
            {.scenario = "chunked_thd_p2p",
             .prepare = go_to_begin,
             .view = ViewKind::mask,
+            .text = words::ask_bytes_needed,
+            .question = &kBytesNeeded},
+           {.scenario = "chunked_thd_p2p",
+            .prepare = go_to_begin,
+            .view = ViewKind::mask,
             .text = words::chunks_on_ring,
             .ask = "Press Right: only tiles across a cut remain",
             .is_done = [](const AppState& s) { return step_of(*s.plan(), s.playhead) > 0; },
@@ -435,6 +484,10 @@ Lesson lesson_decoder() {
             .ask = "Focus the mask view: menu View, Mask",
             .is_done = [](const AppState& s) { return s.focus_view == ViewKind::mask; },
             .perform = [](AppState& s) { apply_command(s, "view.focus.mask"); }},
+           {.scenario = "decode_drafts",
+            .view = ViewKind::mask,
+            .text = words::ask_keys_of_draft,
+            .question = &kKeysOfDraft},
            {.scenario = "decode_drafts", .view = ViewKind::mask, .text = words::drafts_see}}};
 }
 

@@ -1,5 +1,6 @@
 #include "gui/app/command.h"
 #include "gui/app/lesson_parts.h"
+#include "gui/app/lesson_questions.h"
 #include "gui/app/lesson_words.h"
 
 #include <algorithm>
@@ -112,6 +113,11 @@ Lesson lesson_helpers() {
             .ask = "Press Right until the last step of the forward",
             .is_done = is_in_last_forward_step,
             .perform = [](AppState& s) { step_on_until(s, is_in_last_forward_step); }},
+           {.scenario = "helper_ring",
+            .prepare = begin_anew,
+            .view = ViewKind::layout,
+            .text = words::ask_helping_ranks,
+            .question = &kHelpingRanks},
            {.scenario = "helper_ring", .view = ViewKind::traffic, .text = words::helpers_return}}};
 }
 
@@ -125,6 +131,11 @@ Lesson lesson_mesh() {
             .ask = "Set mesh_q to one: no query travels",
             .is_done = has_one_row_of_tiles,
             .perform = [](AppState& s) { set_mesh_queries(s, 1); }},
+           {.scenario = "mesh",
+            .prepare = begin_anew,
+            .view = ViewKind::traffic,
+            .text = words::ask_senders_of_queries,
+            .question = &kSendersOfQueries},
            {.scenario = "mesh", .view = ViewKind::numbers, .text = words::every_mesh}}};
 }
 
@@ -154,6 +165,11 @@ Lesson lesson_backward() {
             .ask = "Press Right until the backward begins",
             .is_done = is_forward_over,
             .perform = [](AppState& s) { step_on_until(s, is_forward_over); }},
+           {.scenario = "zigzag",
+            .prepare = begin_anew,
+            .view = ViewKind::layout,
+            .text = words::ask_bytes_backward,
+            .question = &kBytesBackward},
            {.scenario = "zigzag",
             .prepare = [](AppState& s) { step_on_until(s, is_forward_over); },
             .view = ViewKind::traffic,
@@ -185,6 +201,11 @@ Lesson lesson_packed() {
         .ask = "Press Right until the last step of the forward",
         .is_done = is_in_last_forward_step,
         .perform = [](AppState& s) { step_on_until(s, is_in_last_forward_step); }},
+       {.scenario = "one_long_many_short",
+        .prepare = begin_anew,
+        .view = ViewKind::layout,
+        .text = words::ask_slowest_rank,
+        .question = &kSlowestRank},
        {.scenario = "one_long_many_short", .view = ViewKind::balance, .text = words::steps_wait}}};
 }
 

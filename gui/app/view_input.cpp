@@ -50,6 +50,14 @@ ViewInput view_input_of(const AppState& state, ViewKind kind, const SharedPlan& 
   return input;
 }
 
+/// How far the moment is in a view; other views do not move, and need no new picture.
+double progress_of(const AppState& state, ViewKind kind, const PlanIndex& plan,
+                   const Playhead& playhead) {
+  if (kind == ViewKind::layout) return reorder_progress(plan, playhead);
+  const bool moves = kind == ViewKind::mask || kind == ViewKind::traffic;
+  return moves ? motion_progress(plan, playhead, state.player) : 1.0;
+}
+
 }  // namespace
 
 Projections project_all(const AppState& state) {
@@ -65,7 +73,7 @@ ViewInput view_input(const AppState& state, ViewKind kind) {
   ViewInput input = view_input_of(state, kind, state.document.plan());
   if (input.plan == nullptr) return input;
   input.moment = moment_of(*input.plan, state.playhead);
-  input.progress = reorder_progress(*input.plan, state.playhead);
+  input.progress = progress_of(state, kind, *input.plan, state.playhead);
   return input;
 }
 
@@ -74,7 +82,7 @@ ViewInput view_input_pinned(const AppState& state, ViewKind kind) {
   if (input.plan == nullptr) return input;
   const Playhead playhead = clamp_to(*input.plan, state.playhead);
   input.moment = moment_of(*input.plan, playhead);
-  input.progress = reorder_progress(*input.plan, playhead);
+  input.progress = progress_of(state, kind, *input.plan, playhead);
   input.focus_rank = std::min(input.focus_rank, input.plan->num_ranks() - 1);
   return input;
 }

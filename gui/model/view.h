@@ -137,7 +137,7 @@ struct ViewInput {
   double stretch = 1;  // timeline: the axis is this many times as long as the plan
   const RunView* run_a = nullptr;
   const RunView* run_b = nullptr;
-  double progress = 1.0;     // progress inside a reorder stage: 0 before, 1 after
+  double progress = 1.0;     // inside the moment, 0 before, 1 after; layout: of its reorders
   ViewMemo* memo = nullptr;  // may be null: then everything is computed again
 };
 

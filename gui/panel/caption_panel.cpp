@@ -58,6 +58,7 @@ void build_lesson(Ui& ui, const Box& box) {
                    is_done ? Role::text : Role::accent);
       name_item(ui, "lesson.ask");
     }
+    if (step != nullptr && step->question != nullptr) build_question(ui);
     ImGui::EndChild();
   }
   end_panel();

@@ -1,6 +1,7 @@
 #include "gui/app/command.h"
 #include "gui/app/export_csv.h"
 #include "gui/app/find/find.h"
+#include "gui/app/glossary.h"
 #include "gui/app/lesson.h"
 #include "gui/app/ways.h"
 #include "gui/panel/imgui_compat.h"
@@ -22,15 +23,16 @@ void next_column(const Ui& ui, float x) {
   if (ImGui::GetWindowContentRegionMax().x >= ui.px(x + kLeastRoom)) ImGui::SameLine(ui.px(x));
 }
 
-void build_help(Ui& ui) {
+void build_section(Ui& ui, std::string_view title) {
+  ImGui::Spacing();
+  const WithFont font(ui, Face::strong, kTextSize);
+  show_text(ui, title);
+}
+
+void build_keys(Ui& ui) {
   std::string_view menu;
   for (const HelpLine& line : make_help()) {
-    if (line.menu != menu) {
-      menu = line.menu;
-      ImGui::Spacing();
-      const WithFont font(ui, Face::strong, kTextSize);
-      show_text(ui, menu);
-    }
+    if (line.menu != menu) build_section(ui, menu = line.menu);
     {
       const WithFont font(ui, Face::mono, kSmallSize);
       show_text(ui, line.shortcuts.empty() ? "-" : line.shortcuts, Role::accent);
@@ -40,6 +42,50 @@ void build_help(Ui& ui) {
     next_column(ui, 360);
     show_wrapped(ui, line.help, Role::faint_text);
   }
+}
+
+/// The colours of highlights, with a sample of each.
+void build_colors(Ui& ui) {
+  for (const LightColor& light : light_colors()) {
+    const ImVec2 at = ImGui::GetCursorScreenPos();
+    const float side = ImGui::GetTextLineHeight();
+    ImGui::GetWindowDrawList()->AddRect({at.x + 1, at.y + 1}, {at.x + 2 * side, at.y + side},
+                                        color_of(ui, light.role), 0, 0, ui.px(light.width));
+    ImGui::Dummy({2 * side, side});
+    name_item(ui, "help/light/" + std::string(light.name));
+    ImGui::SameLine();
+    show_text(ui, light.name);
+    next_column(ui, 300);
+    show_wrapped(ui, light.meaning, Role::faint_text);
+  }
+}
+
+void build_words(Ui& ui) {
+  for (const Term& term : glossary()) {
+    show_text(ui, term.word, Role::accent);
+    name_item(ui, "help/word/" + std::string(term.word));
+    next_column(ui, 150);
+    show_wrapped(ui, term.meaning);
+  }
+}
+
+/// Keys, colours and words in one list; buttons go to the begin of each.
+void build_help(Ui& ui) {
+  const bool to_keys = named_button(ui, "help/keys", "Keys");
+  ImGui::SameLine();
+  const bool to_colors = named_button(ui, "help/colors", "Colours of highlights");
+  ImGui::SameLine();
+  const bool to_words = named_button(ui, "help/words", "Words");
+  ImGui::BeginChild("help");
+  if (to_keys) ImGui::SetScrollHereY(0);
+  build_keys(ui);
+  build_section(ui, "Colours of highlights");
+  if (to_colors) ImGui::SetScrollHereY(0);
+  build_colors(ui);
+  build_section(ui, "Words");
+  if (to_words) ImGui::SetScrollHereY(0);
+  build_words(ui);
+  ImGui::EndChild();
 }
 
 void build_lesson_list(Ui& ui) {
@@ -274,7 +320,7 @@ std::string_view title_of(Dialog dialog) {
     case Dialog::find:
       return "Find";
     case Dialog::help:
-      return "Keys and commands";
+      return "Keys, colours and words";
     case Dialog::lessons:
       return "Lessons";
     case Dialog::export_file:

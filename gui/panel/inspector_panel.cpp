@@ -1,23 +1,10 @@
+#include "gui/app/command.h"
+#include "gui/app/copy.h"
 #include "gui/app/document/compare.h"
 #include "gui/app/ways.h"
 #include "gui/panel/panels.h"
 
 namespace cpscope::gui {
-
-namespace {
-
-/// All rows, one a line: "Work, forward: 2 356 776 visible pairs".
-std::string to_text(const Inspection& inspection) {
-  std::string text = inspection.heading + "\n";
-  for (const InspectionRow& row : inspection.rows) {
-    if (!row.label.empty()) text += row.label + ": ";
-    for (const Span& span : row.value) text += span.text;
-    text += "\n";
-  }
-  return text;
-}
-
-}  // namespace
 
 void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo) {
   Inspection way;
@@ -28,8 +15,8 @@ void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo) {
     panel_heading(ui, inspection.heading, "");
     ImGui::SameLine(ImGui::GetWindowContentRegionMax().x - ImGui::CalcTextSize("Copy").x -
                     2 * ImGui::GetStyle().FramePadding.x);
-    if (named_button(ui, "inspector.copy", "Copy"))
-      ImGui::SetClipboardText(to_text(inspection).c_str());
+    if (named_button(ui, "inspector.copy", "Copy")) copy_inspector(ui.state);
+    show_tip(ui, find_command("edit.copy")->help);
     for (size_t n = 0; n < inspection.rows.size(); ++n) {
       const InspectionRow& row = inspection.rows[n];
       ImGui::PushID(static_cast<int>(n));

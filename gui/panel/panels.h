@@ -36,6 +36,9 @@ void build_comparison(Ui& ui, const Box& box);
 void build_caption(Ui& ui, const Box& box, CaptionMemo& memo);
 /// The open page of a lesson.
 void build_lesson(Ui& ui, const Box& box);
+/// The answer to the question of the open lesson page: ranks or a number, and what is said about
+/// it.
+void build_question(Ui& ui);
 /// Messages on top of the picture, and the open dialog, if any.
 void build_messages(Ui& ui, Size display);
 void build_dialog(Ui& ui, Size display, TypedText& typed);

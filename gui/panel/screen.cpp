@@ -1,5 +1,6 @@
 #include "gui/panel/screen.h"
 
+#include "gui/app/lesson.h"
 #include "gui/panel/narrow_panel.h"
 #include "gui/panel/panels.h"
 #include "gui/panel/view_panel.h"
@@ -14,6 +15,7 @@ namespace cpscope::gui {
 namespace {
 
 constexpr float kTransportHeight = 44, kCaptionHeight = 98, kLessonHeight = 120, kSideWidth = 292;
+constexpr float kQuestionHeight = 24;  // more than for a page without a question
 constexpr float kComparisonHeight = 128;
 /// The views shown when two plans are compared, and the right end of each column.
 constexpr std::pair<ViewKind, float> kPinnedColumns[] = {{ViewKind::layout, 0.34f},
@@ -65,9 +67,13 @@ Places place_panels(const Ui& ui, Size display, float top) {
   const bool has_lesson = ui.state.lesson.lesson >= 0;
   const float side = ui.px(kSideWidth);
   places.transport = {0, top, display.width, top + ui.px(kTransportHeight)};
-  const float caption = display.height - ui.px(kCaptionHeight);
-  const float lesson = caption - (has_lesson ? ui.px(kLessonHeight) : 0);
-  places.caption = {0, caption, display.width, display.height};
+  const LessonStep* page = current_step(ui.state);
+  const bool has_question = page != nullptr && page->question != nullptr;
+  // The caption would tell the answer to a question.
+  const float caption = display.height - (has_question ? 0 : ui.px(kCaptionHeight));
+  const float lesson =
+      caption - (has_lesson ? ui.px(kLessonHeight + (has_question ? kQuestionHeight : 0)) : 0);
+  if (!has_question) places.caption = {0, caption, display.width, display.height};
   if (has_lesson) places.lesson = {0, lesson, display.width, caption};
   const Box body{0, places.transport.y1, display.width, lesson};
   const float divide = std::round(body.y0 + body.height() * 0.64f);
@@ -210,6 +216,8 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
   if (places.caption.width() > 0) build_caption(ui, places.caption, parts_->caption);
   build_dialog(ui, size, parts_->typed);
   build_messages(ui, size);
+  if (const std::string text = std::exchange(state.for_clipboard, ""); !text.empty())
+    ImGui::SetClipboardText(text.c_str());
   state.hovered = ui.hovered;
   textures.end_frame();
   parts_->unsettled = state.hovered == before && state.ways.hovered == way_before

@@ -120,8 +120,13 @@ void build_track(Ui& ui, float width) {
   if (ImGui::IsItemActive() && places > 0) {
     const float share = (ImGui::GetIO().MousePos.x - corner.x) / room;
     Playhead playhead = state.playhead;
-    playhead.index = static_cast<int32_t>(std::floor(share * static_cast<float>(places)));
-    playhead.progress = 1.0;
+    const double at = std::clamp(static_cast<double>(share), 0.0, 1.0) * places;
+    playhead.index = static_cast<int32_t>(std::floor(at));
+    // A drag goes through the place like playing does; a click goes to its end.
+    if (ImGui::IsMouseDragging(0))
+      playhead.progress = at - std::floor(at);
+    else if (ImGui::IsItemActivated())
+      playhead.progress = 1.0;
     state.player.is_playing = false;
     state.playhead = clamp_to(plan, playhead);
   }
@@ -151,6 +156,9 @@ void build_track(Ui& ui, float width) {
       {std::max(x_of(state.playhead.index + 1), x_of(state.playhead.index) + ui.px(3)),
        corner.y + height - ui.px(2)},
       color_of(ui, Role::accent), ui.px(3));
+  if (state.playhead.progress >= 1) return;
+  const float now = x_of(state.playhead.index + state.playhead.progress);
+  list->AddLine({now, corner.y}, {now, corner.y + height}, color_of(ui, Role::text), ui.px(2));
 }
 
 float button_width(std::string_view label) {

@@ -7,6 +7,7 @@
 #include "gui/model/axis.h"
 #include "gui/model/layout/first_layout.h"
 #include "gui/model/legend.h"
+#include "gui/panel/context_menu.h"
 #include "gui/panel/paint.h"
 #include "gui/panel/view_buttons.h"
 
@@ -327,6 +328,15 @@ void ViewPanel::carry_chunk(Ui& ui, Point at) {
                               .c_str());
 }
 
+bool ViewPanel::seek_tile(Ui& ui, const ViewInput& input) const {
+  const auto* item = std::get_if<ItemId>(&ui.hovered);
+  if (kind_ != ViewKind::mask || item == nullptr || input.plan != ui.state.plan()) return false;
+  // Both clicks have selected the tile.
+  ui.state.player.is_playing = false;
+  ui.state.playhead = seek_stage(*input.plan, ui.state.playhead, input.plan->stage_of(*item));
+  return true;
+}
+
 void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
   const ImGuiIO& io = ImGui::GetIO();
   const Point at{(io.MousePos.x - origin.x) / ui.scale(), (io.MousePos.y - origin.y) / ui.scale()};
@@ -335,7 +345,17 @@ void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
     ui.hovered = target_at(view_, kind_, input, at);
     show_tip(ui, tip_at(view_, at));
     if (io.MouseWheel != 0) zoom_at(ui, at, size, io.MouseWheel);
-    if (ImGui::IsMouseDoubleClicked(0)) ui.state.camera(kind_) = Camera{};
+    if (ImGui::IsMouseDoubleClicked(0) && !seek_tile(ui, input)) ui.state.camera(kind_) = Camera{};
+    if (ImGui::IsMouseReleased(1) && !is_pinned_) {
+      ui.state.focus_view = kind_;
+      if (!std::holds_alternative<Nothing>(ui.hovered)) {
+        // This says what is copied; it is no answer to a question.
+        const LessonAnswer answer = ui.state.answer;
+        select(ui.state, ui.hovered);
+        ui.state.answer = answer;
+      }
+      open_context_menu();
+    }
   }
   if (ImGui::IsItemActivated()) {
     ui.state.focus_view = kind_;
@@ -419,6 +439,7 @@ void ViewPanel::show_picture(Ui& ui, const LitTargets& lit, const Box& box,
   } else {
     refresh(ui, lit, size);
     answer_mouse(ui, origin, size);
+    if (!is_pinned_) build_context_menu(ui);
   }
   ImDrawList* list = ImGui::GetWindowDrawList();
   list->PushClipRect({origin.x, origin.y}, {box.x1, box.y1}, true);

@@ -57,6 +57,9 @@ class ViewPanel {
   void show_first(Ui& ui, Size size);
   void show_picture(Ui& ui, const LitTargets& lit, const Box& box, const std::string& name);
   void answer_mouse(Ui& ui, Point origin, Size size);
+  /// After a double click: goes to the step of the mask's tile under the mouse. Returns false if
+  /// there is none.
+  bool seek_tile(Ui& ui, const ViewInput& input) const;
   void zoom_at(Ui& ui, Point at, Size size, float wheel);
   void drag(Ui& ui, Size size);
   /// Of a chunk of the layout that was picked up: the rank whose lane is at a point, if it would

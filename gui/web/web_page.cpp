@@ -4,6 +4,7 @@
 
 #include "gui/app/document/background.h"
 #include "gui/app/lesson.h"
+#include "gui/app/question.h"
 #include "gui/panel/fonts.h"
 #include "gui/panel/imgui_compat.h"
 #include "gui/panel/screen.h"
@@ -299,11 +300,18 @@ EMSCRIPTEN_KEEPALIVE const char* cpscope_place_of(const char* name) {
 EMSCRIPTEN_KEEPALIVE const char* cpscope_state() {
   return cpscope::gui::keep(cpscope::gui::save_state(cpscope::gui::page().state()));
 }
-/// Text that is on the screen now: the page of the lesson, then messages, one per line.
+/// Text that is on the screen now: the page of the lesson with what is said about the answer, or
+/// the caption; then messages, one per line.
 EMSCRIPTEN_KEEPALIVE const char* cpscope_words() {
   cpscope::gui::AppState& state = cpscope::gui::page().state();
   std::string words;
-  for (const auto& span : cpscope::gui::lesson_text(state)) words += span.text;
+  words += cpscope::gui::to_text(cpscope::gui::lesson_text(state));
+  const std::string feedback = cpscope::gui::to_text(cpscope::gui::answer_feedback(state));
+  if (!feedback.empty()) words += "\n" + feedback;
+  // During a lesson its text matters more, and the caption would tell the answer to a question.
+  if (state.plan() != nullptr && words.empty())
+    words = cpscope::gui::to_text(cpscope::gui::make_caption(
+        *state.plan(), cpscope::gui::moment_of(*state.plan(), state.playhead), state.focus_rank));
   for (const auto& message : state.messages) words += "\n" + message.text;
   if (state.run_a) words += "\n" + state.run_a->verdict;
   return cpscope::gui::keep(std::move(words));

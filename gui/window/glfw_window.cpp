@@ -116,6 +116,8 @@ class Window {
   void paint();
   std::optional<Error> show_watchers();
   void name_window();
+  void follow_full_screen();
+  Size logical_size() const;
   bool is_watched() const { return !options_.watch_folder.empty(); }
 
   AppState& state_;
@@ -131,6 +133,8 @@ class Window {
   GlfwKeys keys_;
   std::string name_;
   bool has_new_scale_ = false;
+  bool is_full_screen_ = false;
+  int x_ = 0, y_ = 0, width_ = 0, height_ = 0;  // of the window before it became full screen
   bool is_shown_to_watchers_ = false;
   int32_t frames_due_ = kFramesOfEvent;
 };
@@ -224,6 +228,55 @@ void Window::name_window() {
   glfwSetWindowTitle(handle_.get(), name.c_str());
 }
 
+/// The monitor with the middle of a window.
+GLFWmonitor* find_monitor(GLFWwindow* window) {
+  int x = 0, y = 0, width = 0, height = 0, count = 0;
+  glfwGetWindowPos(window, &x, &y);
+  glfwGetWindowSize(window, &width, &height);
+  GLFWmonitor** monitors = glfwGetMonitors(&count);
+  for (int n = 0; n < count; ++n) {
+    int left = 0, top = 0;
+    glfwGetMonitorPos(monitors[n], &left, &top);
+    const GLFWvidmode* mode = glfwGetVideoMode(monitors[n]);
+    const int middle_x = x + width / 2 - left, middle_y = y + height / 2 - top;
+    if (mode != nullptr && middle_x >= 0 && middle_x < mode->width && middle_y >= 0 &&
+        middle_y < mode->height)
+      return monitors[n];
+  }
+  return glfwGetPrimaryMonitor();
+}
+
+void Window::follow_full_screen() {
+  if (state_.is_full_screen == is_full_screen_) return;
+  GLFWwindow* window = handle_.get();
+  GLFWmonitor* monitor = state_.is_full_screen ? find_monitor(window) : nullptr;
+  const GLFWvidmode* mode = monitor == nullptr ? nullptr : glfwGetVideoMode(monitor);
+  if (state_.is_full_screen && mode == nullptr) state_.is_full_screen = false;
+  if (state_.is_full_screen == is_full_screen_) return;
+  is_full_screen_ = state_.is_full_screen;
+  if (is_full_screen_) {
+    glfwGetWindowPos(window, &x_, &y_);
+    glfwGetWindowSize(window, &width_, &height_);
+    glfwSetWindowMonitor(window, monitor, 0, 0, mode->width, mode->height, mode->refreshRate);
+  } else {
+    glfwSetWindowMonitor(window, nullptr, x_, y_, width_, height_, GLFW_DONT_CARE);
+  }
+  frames_due_ = kFramesOfEvent;
+}
+
+/// The size of the window, or of the one that it is when it is not full screen.
+Size Window::logical_size() const {
+  int width = width_, height = height_, pixels = 0, ignored = 0;
+  if (!is_full_screen_) glfwGetWindowSize(handle_.get(), &width, &height);
+  int now = 0;
+  glfwGetWindowSize(handle_.get(), &now, &ignored);
+  glfwGetFramebufferSize(handle_.get(), &pixels, &ignored);
+  float scale = 1, unused = 1;
+  // A window that is measured in pixels has as many as the monitor's scale asks for.
+  if (pixels == now) glfwGetWindowContentScale(handle_.get(), &scale, &unused);
+  return {static_cast<float>(width) / scale, static_cast<float>(height) / scale};
+}
+
 void Window::paint() {
   ImGui_ImplOpenGL3_NewFrame();
   ImGui_ImplGlfw_NewFrame();
@@ -297,7 +350,11 @@ std::optional<Error> Window::run() {
       ask_to_quit(state_);
       frames_due_ = kFramesOfEvent;
     }
-    if (state_.wants_quit) break;
+    follow_full_screen();
+    if (state_.wants_quit) {
+      if (options_.at_end) options_.at_end(logical_size());
+      break;
+    }
     wait(glfwGetTime() - start);
   }
   return std::nullopt;
@@ -311,6 +368,7 @@ std::optional<Error> show_window(AppState& state, const GlfwOptions& options) {
   const char* shader_version = nullptr;
   Handle handle = create_window(fit_screen(options.size), shader_version);
   if (!handle) return no_window("the window needs OpenGL 3");
+  state.services.has_full_screen = glfwGetPrimaryMonitor() != nullptr;
   Window window(state, std::move(handle), options);
   if (auto error = window.start(shader_version)) return error;
   return window.run();

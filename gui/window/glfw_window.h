@@ -5,6 +5,7 @@
 #include "sim/base/result.h"
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -16,6 +17,7 @@ struct GlfwOptions {
   int64_t frames = 0;        // close after this many frames; 0 = when the user does
   std::string watch_folder;  // folder to which the shown frame is written whenever the window comes
                              // to rest (WatchFolder)
+  std::function<void(Size)> at_end = {};  // gets the size of the window when the user closes it
 };
 
 /// Shows the state in a window until it is closed. Requires a display and OpenGL 3; without them,

@@ -7,6 +7,7 @@
 #ifdef CPSCOPE_HAS_IMGUI
 #include "gui/app/prediction.h"
 #include "gui/window/picture_size.h"
+#include "gui/window/remembered.h"
 #include "gui/window/screenshot.h"
 #include "gui/window/seek.h"
 #include "gui/window/services.h"
@@ -109,10 +110,18 @@ int report_unwritten(const Error& error) {
 
 int show(AppState& state, const WindowRequest& request, Size size) {
 #ifdef CPSCOPE_HAS_GLFW
+  const std::string path = remembered_path();
+  if (const auto remembered = read_remembered(path)) {
+    // What the user asks for now wins.
+    if (request.size.empty()) size = remembered->size;
+    if (request.theme.empty() && request.state_path.empty()) state.theme = remembered->theme;
+  }
+  const auto remember = [&](Size last) { write_remembered(path, {last, state.theme}); };
   const auto error = show_window(state, {.size = size,
                                          .scale = static_cast<float>(request.scale),
                                          .frames = request.frames,
-                                         .watch_folder = request.watch_folder});
+                                         .watch_folder = request.watch_folder,
+                                         .at_end = remember});
   return error ? report(*error) : 0;
 #else
   (void)state;

@@ -44,14 +44,19 @@ TEST(GuiCommand, AnswersMistakesBeforeItOpensAnything) {
 /// The window of one scenario, on a display of its own.
 class OpenWindow {
  public:
-  explicit OpenWindow(const std::string& file)
+  explicit OpenWindow(const std::string& file,
+                      std::vector<std::string> options = {"--size", "1280x800"})
       : folder_(work_folder() / "watch"), display_(1400, 900) {
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
+    std::vector<std::string> words = {CPSCOPE_PROGRAM, "gui",           file, "--scale", "1",
+                                      "--watch",       folder_.string()};
+    words.insert(words.end(), options.begin(), options.end());
     program_ = std::make_unique<Process>(
-        std::vector<std::string>{CPSCOPE_PROGRAM, "gui", file, "--size", "1280x800", "--scale", "1",
-                                 "--watch", folder_.string()},
-        std::vector<std::string>{"DISPLAY=" + display_.name(), "LIBGL_ALWAYS_SOFTWARE=1"}, "");
+        words,
+        std::vector<std::string>{"DISPLAY=" + display_.name(), "LIBGL_ALWAYS_SOFTWARE=1",
+                                 "XDG_STATE_HOME=" + (work_folder() / "state").string()},
+        "");
   }
 
   /// What the window shows, once it fulfils `holds`; null when it never does.
@@ -141,6 +146,39 @@ TEST(Window, OpensPaintsAsTheRasteriserDoesAnswersAndCloses) {
   ASSERT_FALSE(seen.is_null()) << "Ctrl+Q asks about the edit, however quickly it is pressed";
   window.click(seen, "unsaved/discard");
   EXPECT_EQ(window.wait_for_end(), 0);
+}
+
+TEST(Window, FillsTheScreenAndRemembersItsSizeAndTheme) {
+  for (const char* tool : {"Xvfb", "xdotool"})
+    if (!has_program(tool)) GTEST_SKIP() << "requires display: " << tool << " is missing";
+  const std::string file = write_file("remember.toml", small_scenario());
+  const std::filesystem::path folder = work_folder() / "state" / "cpscope";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "window") << "size 1000 700\ntheme light\n";
+  OpenWindow window(file, {});
+  if (window.display().name().empty()) GTEST_SKIP() << "requires display: Xvfb does not start";
+  json seen = window.wait_until([](const json&) { return true; });
+  if (seen.is_null()) {
+    ASSERT_EQ(window.wait_for_end(), 3);
+    GTEST_SKIP() << "requires display: this build has no window, or no OpenGL is here";
+  }
+  window.focus();
+  EXPECT_EQ(window.picture("card.png").width, 1000);
+  EXPECT_EQ(window.picture("card.png").height, 700);
+  const auto has_width = [&](int32_t width) {
+    return window.wait_until(
+        [&](const json&) { return window.picture("card.png").width == width; });
+  };
+  window.press("F11");
+  EXPECT_FALSE(has_width(1400).is_null()) << "F11 fills the screen";
+  window.press("ctrl+t");
+  window.press("F11");
+  EXPECT_FALSE(has_width(1000).is_null()) << "F11 makes it a window again";
+  window.press("ctrl+q");
+  EXPECT_EQ(window.wait_for_end(), 0);
+  std::ifstream written(folder / "window");
+  const std::string text{std::istreambuf_iterator<char>(written), std::istreambuf_iterator<char>()};
+  EXPECT_EQ(text, "size 1000 700\ntheme print\n");
 }
 
 }  // namespace

@@ -56,6 +56,22 @@ void Hand::click(const std::string& name) {
   if (const auto box = find(name)) click_at(box->center());
 }
 
+void Hand::right_click(const std::string& name) {
+  if (const auto box = find(name)) click_at(box->center(), 1);
+}
+
+void Hand::double_click(const std::string& name) {
+  const auto box = find(name);
+  if (!box) return;
+  offscreen_->move_mouse(box->center());
+  offscreen_->wait(3);
+  for (int32_t n = 0; n < 2; ++n) {
+    offscreen_->press();
+    offscreen_->release();
+  }
+  settle();
+}
+
 void Hand::move_to(const std::string& name) {
   const auto box = find(name);
   if (!box) return;
@@ -64,8 +80,8 @@ void Hand::move_to(const std::string& name) {
   settle();
 }
 
-void Hand::click_at(Point at) {
-  offscreen_->click(at);
+void Hand::click_at(Point at, int32_t button) {
+  offscreen_->click(at, button);
   settle();
 }
 

@@ -33,7 +33,9 @@ class Hand {
   std::optional<gui::Box> find(const std::string& name);
   void click(const std::string& name);
   void move_to(const std::string& name);
-  void click_at(gui::Point at);
+  void click_at(gui::Point at, int32_t button = 0);
+  void double_click(const std::string& name);
+  void right_click(const std::string& name);
   void drag(gui::Point from, gui::Point to, gui::compat::Mods mods = {});
   void wheel_at(gui::Point at, float turns);
   void wheel(const std::string& name, float turns);

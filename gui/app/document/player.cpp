@@ -52,6 +52,14 @@ double reorder_progress(const PlanIndex& plan, const Playhead& playhead) {
   return has_reorder(plan, moment_of(plan, playhead)) ? playhead.progress : 1.0;
 }
 
+double motion_progress(const PlanIndex& plan, const Playhead& playhead, const Player& player) {
+  constexpr double kFastest = 8;  // places a second
+  if (player.is_playing && std::abs(player.speed) > kFastest) return 1.0;
+  // The mask of a large plan takes longer than other pictures.
+  const double pictures = plan.is_large() ? 8 : 64;
+  return std::floor(std::clamp(playhead.progress, 0.0, 1.0) * pictures) / pictures;
+}
+
 Playhead first_place(const PlanIndex& plan) {
   return {plan.pass(Direction::forward).num_steps == 1 && count_places(plan, true) > 2, 0, 1.0};
 }

@@ -33,6 +33,10 @@ int32_t step_of(const PlanIndex& plan, const Playhead& playhead);
 /// Value of ViewInput::progress: how far the current reorder is. 1 unless a reorder is running.
 double reorder_progress(const PlanIndex& plan, const Playhead& playhead);
 
+/// The same for views in which a whole step or stage moves, in steps that a frame can draw; 1 while
+/// the playhead rests or runs too fast to be followed.
+double motion_progress(const PlanIndex& plan, const Playhead& playhead, const Player& player);
+
 /// Initial position of the playhead for a plan: a schedule of one step is shown stage by stage.
 Playhead first_place(const PlanIndex& plan);
 /// Moves the playhead to the nearest place that exists.

@@ -58,6 +58,30 @@ bool hatches_units(const MaskScene& scene) {
          kMostHatches;
 }
 
+/// The place of each row of cells in its chunk or, where chunks are not told apart, among the rows
+/// of its rank.
+std::vector<double> place_rows(const MaskScene& scene) {
+  const CellAxis &rows = scene.picture.cells.grid.q, &chunks = scene.picture.chunks.grid.q;
+  const PlanIndex& index = *scene.input.plan;
+  std::vector<double> shares;
+  for (int64_t row = 0; row < rows.count(); ++row) {
+    const int64_t id = (rows.edges[row] + rows.edges[row + 1]) / 2;
+    if (!scene.picture.is_strided && chunks.count() > 0 && id >= chunks.begin() &&
+        id < chunks.end()) {
+      const int64_t chunk = chunks.cell_of(id), begin = chunks.edges[chunk];
+      shares.push_back(static_cast<double>(id - begin) /
+                       static_cast<double>(chunks.edges[chunk + 1] - begin));
+      continue;
+    }
+    const OwnedRow owner = index.owner(Side::q, id);
+    const int64_t all =
+        owner.rank < 0 ? 1 : count_ids(index.plan().layout.q_runs[RankId{owner.rank}]);
+    shares.push_back(static_cast<double>(std::max<int64_t>(0, owner.row)) /
+                     static_cast<double>(std::max<int64_t>(1, all)));
+  }
+  return shares;
+}
+
 Pixels make_pixels(const MaskScene& scene) {
   const MaskPicture& picture = scene.picture;
   const PairGrid& grid = picture.cells.grid;
@@ -77,11 +101,17 @@ Pixels make_pixels(const MaskScene& scene) {
   const auto period = std::max<int64_t>(3, std::llround(kHatchPixels / cell));
   const bool has_hatch = cell < kHatchPixels && !hatches_units(scene);
   pixels.colors.resize(picture.looks.size());
+  const double progress = scene.input.progress;
+  const std::vector<double> places = progress < 1 ? place_rows(scene) : std::vector<double>{};
   for (int64_t row = 0; row < grid.rows(); ++row) {
     for (int64_t column = 0; column < grid.columns(); ++column) {
       const auto at = static_cast<size_t>(grid.at(row, column));
       const CellLook look = picture.looks[at];
-      const CellTime time = work == nullptr ? CellTime{} : time_of(work->cells[at], scene.window);
+      const CellTime time = work == nullptr ? CellTime{}
+                            : places.empty()
+                                ? time_of(work->cells[at], scene.window)
+                                : time_in_motion(work->cells[at], scene.window,
+                                                 places[static_cast<size_t>(row)], progress);
       // Stripes already are a fine pattern; a hatch over them would be noise.
       const bool is_hatched =
           look == CellLook::hidden || (look == CellLook::partial && !scene.picture.is_strided);
@@ -250,12 +280,23 @@ MaskPaint::MaskPaint(const Theme& theme) {
 CellTime time_of(const CellWork& work, const StepWindow& window) {
   if (!work.has_work() || work.first_step >= window.now_end) return {};
   if (work.last_step < window.now_begin) return {PaintWhen::done, 1};
-  const int32_t steps = work.last_step - work.first_step + 1;
+  const int32_t gap = work.gap_end - work.gap_begin;
+  const int32_t steps = work.last_step - work.first_step + 1 - gap;
   const bool is_mixed = steps > 1 && steps * kMixedShare > window.num_steps;
-  const bool is_now = window.now_begin < window.now_end && work.last_step >= window.now_begin;
+  const bool is_between = window.now_begin >= work.gap_begin && window.now_end <= work.gap_end;
+  const bool is_now = window.now_begin < window.now_end && work.last_step >= window.now_begin &&
+                      !(gap > 0 && is_between);
+  // Work of now is seen wherever it is, however little of the cell it is.
   if (is_now && !is_mixed) return {PaintWhen::now, 0};
-  return {PaintWhen::later,
-          static_cast<float>(window.now_end - work.first_step) / static_cast<float>(steps)};
+  const int32_t skipped = std::clamp(window.now_end, work.gap_begin, work.gap_end) - work.gap_begin;
+  return {PaintWhen::later, static_cast<float>(window.now_end - work.first_step - skipped) /
+                                static_cast<float>(steps)};
+}
+
+CellTime time_in_motion(const CellWork& work, const StepWindow& window, double row_share,
+                        double progress) {
+  const CellTime time = time_of(work, window);
+  return time.when == PaintWhen::now && row_share >= progress ? CellTime{} : time;
 }
 
 Color color_of_cell(const ViewInput& input, const MaskPaint& paint, const StepWindow& window,

@@ -61,6 +61,10 @@ struct CellTime {
   float done_share = 0;  // for `later`: the share of the work that is done, 0 to 1
 };
 CellTime time_of(const CellWork& work, const StepWindow& window);
+/// The same while the moment runs: work of now goes through the rows of a part from its first to
+/// its last one. `row_share` is the row's place in its part, `progress` that of the moment, 0 to 1.
+CellTime time_in_motion(const CellWork& work, const StepWindow& window, double row_share,
+                        double progress);
 
 /// The colour of a cell by ViewInput::mask_colors. Cells without a visible pair look alike in all.
 Color color_of_cell(const ViewInput& input, const MaskPaint& paint, const StepWindow& window,

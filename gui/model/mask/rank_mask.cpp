@@ -222,12 +222,18 @@ void add_cells(Drawing& drawing, const RankScene& scene) {
   pixels.colors.reserve(rows.size() * columns.size());
   for (const size_t row : rows) {
     const RankCell& q = picture.q[row];
+    const auto& begins = picture.q_rows.begins;
+    const int64_t first = begins[static_cast<size_t>(q.rank)];
+    const double place =
+        static_cast<double>(q.begin - first) /
+        static_cast<double>(std::max<int64_t>(1, begins[static_cast<size_t>(q.rank) + 1] - first));
     for (const size_t column : columns) {
       const RankCell& k = picture.k[column];
       const CellLook look = picture.looks[row * picture.k.size() + column];
       const CellWork& work = scene.work(q.rank, k.rank);
-      pixels.colors.push_back(color_of_cell(scene.input, scene.paint, scene.window, look, work,
-                                            time_of(work, scene.window), q.rank));
+      pixels.colors.push_back(
+          color_of_cell(scene.input, scene.paint, scene.window, look, work,
+                        time_in_motion(work, scene.window, place, scene.input.progress), q.rank));
     }
   }
   drawing.add(std::move(pixels));

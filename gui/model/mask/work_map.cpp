@@ -183,6 +183,11 @@ void touch(CellWork& cell, const CellWork& work) {
     cell = work;
     return;
   }
+  // Items come by step, so that a gap is seen once, when it ends.
+  if (work.first_step - cell.last_step - 1 > cell.gap_end - cell.gap_begin) {
+    cell.gap_begin = cell.last_step + 1;
+    cell.gap_end = work.first_step;
+  }
   cell.first_step = std::min(cell.first_step, work.first_step);
   cell.last_step = std::max(cell.last_step, work.last_step);
   cell.first_rank = std::min(cell.first_rank, work.first_rank);

@@ -14,6 +14,9 @@ struct CellWork {
   int32_t first_step = -1, last_step = -1;  // of the pass; -1: no pair of the cell is computed
   int32_t first_rank = -1, last_rank = -1;  // lowest and highest rank
   int64_t item = kNoItem;  // the compute item, if the pass has only one for this cell
+  // Steps between first and last without work, the longest row of such: where a ring ends next to
+  // where it begins, a cell has work in a few of the first and of the last steps.
+  int32_t gap_begin = 0, gap_end = 0;
 
   static constexpr int64_t kNoItem = -1;
   static constexpr int64_t kManyItems = -2;

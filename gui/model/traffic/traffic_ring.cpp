@@ -195,6 +195,73 @@ Color arrow_color(const TrafficScene& scene, const LinkBytes& link) {
                                                           : Role::related);
 }
 
+/// Keys and values, queries, results, and gradients have a colour each.
+Role role_of(Payload payload) {
+  switch (payload) {
+    case Payload::kv:
+      return Role::key;
+    case Payload::q:
+      return Role::query;
+    case Payload::dkv:
+    case Payload::dq:
+    case Payload::d_out:
+      return Role::compute;
+    case Payload::out:
+    case Payload::partial:
+    case Payload::lse:
+    case Payload::stats:
+      break;
+  }
+  return Role::merge;
+}
+
+/// Adds a packet. Without a name its shape tells the kind: keys, values and queries are round,
+/// gradients square, results hollow.
+void add_packet(Drawing& drawing, const ViewInput& input, Point at, Payload payload,
+                bool is_named) {
+  constexpr float kDot = 4;
+  const Role role = role_of(payload);
+  const Color color = input.theme->of(role), back = input.theme->of(Role::background);
+  const std::string name(to_name(payload));
+  const float high = is_named ? kSmallText / 2 + 2 : kDot;
+  const float half = is_named ? input.text_width(name, kSmallText, Face::strong) / 2 + 3 : kDot;
+  const Box box{at.x - half, at.y - high, at.x + half, at.y + high};
+  const float rounding = !is_named && role == Role::compute ? 0 : high;
+  const bool is_hollow = !is_named && role == Role::merge;
+  drawing.add(FilledBox{box, is_hollow ? back : color, Hatch::none, {}, rounding});
+  drawing.add(OutlinedBox{box, is_hollow ? color : back, is_hollow ? 2.0F : 1.0F, false, rounding});
+  if (is_named)
+    drawing.add(Label{at, Anchor::center_middle, input.theme->text_on(color), kSmallText,
+                      Face::strong, name});
+}
+
+/// Adds what travels while the moment runs, one packet for each payload of a link. All of them
+/// leave with the moment's begin, one after another, and have arrived at its end.
+void add_packets(Drawing& drawing, const TrafficScene& scene, const std::vector<Arrow>& arrows,
+                 const std::vector<PayloadBytes>& payloads) {
+  constexpr float kNamed = 90;       // pixels of an arrow whose packets have room for names
+  constexpr size_t kMostNamed = 40;  // links
+  constexpr double kLag = 0.22, kLeastLag = 10;  // between packets: of the arrow, in pixels
+  const ViewInput& input = scene.input;
+  if (!(input.progress < 1) || input.is_cumulative) return;
+  for (size_t link = 0; link < std::min(arrows.size(), payloads.size()); ++link) {
+    const Arrow& arrow = arrows[link];
+    const float dx = arrow.to.x - arrow.from.x, dy = arrow.to.y - arrow.from.y;
+    const float length = std::max(1.0F, std::sqrt(dx * dx + dy * dy));
+    const double lag = std::clamp(kLeastLag / length, kLag, 0.5);
+    const auto kinds = std::count_if(payloads[link].begin(), payloads[link].end(),
+                                     [](int64_t bytes) { return bytes > 0; });
+    int32_t number = 0;
+    for (size_t kind = 0; kind < payloads[link].size(); ++kind) {
+      if (payloads[link][kind] == 0) continue;
+      const double gone = input.progress * (1 + lag * static_cast<double>(kinds - 1));
+      const auto share = static_cast<float>(std::clamp(gone - lag * number++, 0.0, 1.0));
+      add_packet(drawing, input, {arrow.from.x + dx * share, arrow.from.y + dy * share},
+                 static_cast<Payload>(kind), length >= kNamed && arrows.size() <= kMostNamed);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<PayloadBytes> payloads_of_links(const TrafficScene& scene) {
@@ -261,13 +328,17 @@ std::string add_traffic_ring(View& view, const TrafficScene& scene, const Box& b
   const bool is_crowded = names.size() > kMostEqualLabels || box.width() < kLeastLabelledRing ||
                           (is_uniform && scene.input.text_width(names[0], kSmallText, Face::body) >
                                              box.width() * kWidestLabel);
-  if (is_uniform && is_crowded) return "each arrow: " + names[0];
+  if (is_uniform && is_crowded) {
+    add_packets(view.drawing, scene, arrows, payloads);
+    return "each arrow: " + names[0];
+  }
   std::vector<Box> taken;
   for (const Point& at : places.ranks)
     taken.push_back(
         {at.x - places.node, at.y - places.node, at.x + places.node, at.y + places.node});
   for (size_t i = 0; i < arrows.size(); ++i)
     add_arrow_label(view.drawing, scene, box, arrows[i], names[i], taken);
+  add_packets(view.drawing, scene, arrows, payloads);
   return {};
 }
 

@@ -1,6 +1,7 @@
 #include "gui/app/lesson.h"
 
 #include "gui/app/command.h"
+#include "gui/app/question.h"
 #include "gui/model/axis.h"
 #include "sim/plan/plan_summary.h"
 #include "sim/plan/planner/planner.h"
@@ -80,7 +81,7 @@ void expect_fresh_page(const AppState& state) {
     for (const char c : span.text) EXPECT_TRUE(c >= ' ' && c <= '~') << span.text;
   }
   EXPECT_TRUE(is_present(*state.plan(), state.selected()));
-  EXPECT_EQ(is_lesson_done(state), step.ask.empty()) << "before: " << step.ask;
+  EXPECT_EQ(is_lesson_done(state), !has_task(step)) << "before: " << step.ask;
 }
 
 TEST(Lessons, AreAtLeastEightWithAQuestionEach) {
@@ -104,7 +105,11 @@ TEST(Lessons, ARobotDoesWhatEveryPageAsksFor) {
       ASSERT_EQ(state.lesson, (gui::LessonPlace{n, p}));
       expect_fresh_page(state);
       const LessonStep& step = *current_step(state);
-      if (!step.ask.empty()) {
+      if (step.question != nullptr) {
+        ASSERT_TRUE(apply_command(state, "lesson.answer"));
+        EXPECT_TRUE(is_lesson_done(state));
+        EXPECT_FALSE(answer_feedback(state).empty());
+      } else if (!step.ask.empty()) {
         ASSERT_NE(step.perform, nullptr);
         ASSERT_NE(step.is_done, nullptr);
         step.perform(state);
@@ -191,6 +196,7 @@ TEST(Lessons, StandAnyOtherScenario) {
         settle(state);
         EXPECT_FALSE(lesson_text(state).empty()) << lessons[n].title << " beside " << other;
         (void)is_lesson_done(state);
+        (void)answer_feedback(state);
         // Without a backward and on one rank, so that nothing is transferred.
         wanted.numerics.backward = false;
         wanted.parallel.cp_size = 1;
@@ -198,6 +204,8 @@ TEST(Lessons, StandAnyOtherScenario) {
         settle(state);
         EXPECT_FALSE(lesson_text(state).empty()) << lessons[n].title << " on one rank";
         (void)is_lesson_done(state);
+        show_answer(state);
+        (void)answer_feedback(state);
       }
     }
   }
@@ -342,7 +350,7 @@ TEST(Lessons, SayWhereQueriesBeginToCostMoreThanKeys) {
 TEST(Lessons, CompareEveryMeshWithARing) {
   AppState state = make_lesson_state();
   const std::string text =
-      text_of_page(state, lesson_of("A tile of queries and keys on every rank"), 1);
+      text_of_page(state, lesson_of("A tile of queries and keys on every rank"), 2);
   for (const int32_t mesh_q : {1, 2, 4, 8, 16}) {
     Scenario scenario = state.document.scenario();
     scenario.parallel.mesh_q = mesh_q;
@@ -356,10 +364,10 @@ TEST(Lessons, CountWhatThePlanDoes) {
   AppState state = make_lesson_state();
   EXPECT_NE(text_of_page(state, 4, 0).find("in 3 of 4 steps every rank passes"), std::string::npos)
       << "the last step of a ring sends nothing";
-  const std::string finish = text_of_page(state, 7, 2);
+  const std::string finish = text_of_page(state, 7, 3);
   EXPECT_NE(finish.find("rounded to bf16, once"), std::string::npos) << finish;
   EXPECT_NE(finish.find("each of 3 merges"), std::string::npos) << finish;
-  EXPECT_EQ(text_of_page(state, 9, 3).find("places 0 have"), std::string::npos);
+  EXPECT_EQ(text_of_page(state, 9, 4).find("places 0 have"), std::string::npos);
 }
 
 TEST(Lessons, NameTwoDifferentValuesOfTheWorstRow) {

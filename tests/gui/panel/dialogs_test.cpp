@@ -1,5 +1,6 @@
 // Dialogs, menus and what an error leaves on the screen.
 #include "gui/app/app_state.h"
+#include "gui/app/glossary.h"
 #include "gui/app/scenario_menu.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/gui/scenario_files.h"
@@ -7,6 +8,7 @@
 #include "tests/support/review_picture.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <string>
 
@@ -137,6 +139,41 @@ TEST(StalePicture, IsGreyAndNamesItsPlan) {
   save_png_for_review("dialogs_stale", after);
   const int x = static_cast<int>(mask->center().x), y = static_cast<int>(mask->center().y);
   EXPECT_FALSE(before.at(x, y) == after.at(x, y)) << "the picture is veiled";
+}
+
+TEST(Help, ShowsTheWordsAndTheColoursOfHighlights) {
+  const auto state = open_example_of(CPSCOPE_SCENARIOS, "zigzag");
+  Hand hand(*state);
+  hand.key(gui::compat::function_key(1));
+  ASSERT_EQ(state->dialog, Dialog::help);
+  const auto is_shown = [&](const std::string& name) {
+    const auto dialog = hand.find("dialog"), box = hand.find(name);
+    return dialog && box && box->y0 >= dialog->y0 && box->y1 <= dialog->y1;
+  };
+  EXPECT_FALSE(is_shown("help/word/triple"));
+  hand.click("help/words");
+  EXPECT_TRUE(is_shown("help/word/triple"));
+  save_png_for_review("help_words", hand.picture());
+  hand.click("help/colors");
+  EXPECT_TRUE(is_shown("help/light/related"));
+  EXPECT_TRUE(is_shown("help/light/selected"));
+  save_png_for_review("help_colors", hand.picture());
+  hand.click("help/keys");
+  EXPECT_FALSE(is_shown("help/light/related"));
+}
+
+TEST(Help, HasEveryWordOnceInAlphabeticalOrder) {
+  const auto words = gui::glossary();
+  ASSERT_GT(words.size(), 20U);
+  const auto lower = [](std::string_view word) {
+    std::string text(word);
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return text;
+  };
+  for (size_t n = 1; n < words.size(); ++n)
+    EXPECT_LT(lower(words[n - 1].word), lower(words[n].word));
+  for (const gui::Term& term : words) EXPECT_EQ(term.meaning.back(), '.') << term.word;
 }
 
 }  // namespace
