@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -65,10 +65,11 @@ std::optional<double> read_number(std::string_view typed, AnswerKind kind,
     const bool is_letter = std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '%';
     if (c != ' ' && c != '_') (is_letter || !letters.empty() ? letters : digits) += c;
   }
-  double number = 0;
-  const char* end = digits.data() + digits.size();
-  const auto [rest, error] = std::from_chars(digits.data(), end, number);
-  if (error != std::errc() || rest != end || !std::isfinite(number)) return std::nullopt;
+  // The page's library has no std::from_chars of doubles; letters are not among the digits, so that
+  // strtod reads no "inf".
+  char* end = nullptr;
+  const double number = std::strtod(digits.c_str(), &end);
+  if (digits.empty() || *end != '\0' || !std::isfinite(number)) return std::nullopt;
   if (kind != AnswerKind::bytes) {
     if (!letters.empty() && letters != unit) return std::nullopt;
     return number;
