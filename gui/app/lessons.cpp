@@ -12,6 +12,18 @@
 // The lessons as data: what is opened, what the reader should do, and how the window detects it.
 
 namespace cpscope::gui {
+
+void press_right(AppState& state) { apply_command(state, "step.next"); }
+void press_right_until(AppState& state, bool (*is_there)(const AppState&)) {
+  const int32_t places = count_places(*state.plan(), state.playhead.is_by_stage);
+  for (int32_t i = 0; i < places && !is_there(state); ++i) press_right(state);
+}
+
+bool has_link(const AppState& state) {
+  return std::holds_alternative<LinkTarget>(state.selected());
+}
+void select_first_link(AppState& state) { select(state, LinkTarget{0, 1}); }
+
 namespace {
 
 /// Moves the playhead to the first stage of a kind at or after `from`; leaves it if there is none.
@@ -37,12 +49,6 @@ void go_to_begin_unselected(AppState& state) {
 void go_to_first_stage(AppState& state) { state.playhead = {true, 0, 1.0}; }
 void clear_selection(AppState& state) { select(state, Target{}); }
 
-void press_right(AppState& state) { apply_command(state, "step.next"); }
-void press_right_until(AppState& state, bool (*is_there)(const AppState&)) {
-  const int32_t places = count_places(*state.plan(), state.playhead.is_by_stage);
-  for (int32_t i = 0; i < places && !is_there(state); ++i) press_right(state);
-}
-
 /// Moves the focus to a rank with repeated "next rank" commands, like the keyboard does.
 void turn_to_rank(AppState& state, int32_t rank) {
   for (int32_t i = 0; i < state.plan()->num_ranks() && state.focus_rank != rank; ++i)
@@ -59,11 +65,6 @@ bool is_at_last_forward_step(const AppState& state) {
 bool has_rank(const AppState& state) {
   return std::holds_alternative<RankTarget>(state.selected());
 }
-bool has_link(const AppState& state) {
-  return std::holds_alternative<LinkTarget>(state.selected());
-}
-void select_first_link(AppState& state) { select(state, LinkTarget{0, 1}); }
-
 bool owns_first_token(const AppState& state) {
   const auto* rank = std::get_if<RankTarget>(&state.selected());
   return rank != nullptr && state.plan()->owner(Side::q, 0).rank == rank->rank;

@@ -41,15 +41,6 @@ bool sends_partials(const AppState& state) {
   return false;
 }
 
-void step_on_until(AppState& state, bool (*is_there)(const AppState&)) {
-  const int32_t places = count_places(*state.plan(), state.playhead.is_by_stage);
-  for (int32_t i = 0; i < places && !is_there(state); ++i) apply_command(state, "step.next");
-}
-
-bool has_a_link(const AppState& state) {
-  return std::holds_alternative<LinkTarget>(state.selected());
-}
-
 void set_mesh_queries(AppState& state, int32_t mesh_q) {
   Scenario scenario = state.document.scenario();
   scenario.parallel.mesh_q = mesh_q;
@@ -82,7 +73,7 @@ Lesson lesson_few_queries() {
             .view = ViewKind::traffic,
             .text = words::queries_travel,
             .ask = "Click a link: which rows travel?",
-            .is_done = has_a_link,
+            .is_done = has_link,
             .perform =
                 [](AppState& s) {
                   select(s, LinkTarget{0, 1});
@@ -99,7 +90,7 @@ Lesson lesson_two_directions() {
             .text = words::queries_go_down,
             .ask = "Press Right until a partial result is on its way",
             .is_done = sends_partials,
-            .perform = [](AppState& s) { step_on_until(s, sends_partials); }},
+            .perform = [](AppState& s) { press_right_until(s, sends_partials); }},
            {.scenario = "token_ring", .view = ViewKind::mask, .text = words::one_chunk_goes_on}}};
 }
 
@@ -112,7 +103,7 @@ Lesson lesson_helpers() {
             .text = words::helpers_take_queries,
             .ask = "Press Right until the last step of the forward",
             .is_done = is_in_last_forward_step,
-            .perform = [](AppState& s) { step_on_until(s, is_in_last_forward_step); }},
+            .perform = [](AppState& s) { press_right_until(s, is_in_last_forward_step); }},
            {.scenario = "helper_ring",
             .prepare = begin_anew,
             .view = ViewKind::layout,
@@ -147,7 +138,7 @@ Lesson lesson_double_ring() {
             .view = ViewKind::traffic,
             .text = words::rings_of_rings,
             .ask = "Click a link: inside a host, or between two?",
-            .is_done = has_a_link,
+            .is_done = has_link,
             .perform =
                 [](AppState& s) {
                   select(s, LinkTarget{0, 1});
@@ -164,14 +155,14 @@ Lesson lesson_backward() {
             .text = words::forward_sends_keys,
             .ask = "Press Right until the backward begins",
             .is_done = is_forward_over,
-            .perform = [](AppState& s) { step_on_until(s, is_forward_over); }},
+            .perform = [](AppState& s) { press_right_until(s, is_forward_over); }},
            {.scenario = "zigzag",
             .prepare = begin_anew,
             .view = ViewKind::layout,
             .text = words::ask_bytes_backward,
             .question = &kBytesBackward},
            {.scenario = "zigzag",
-            .prepare = [](AppState& s) { step_on_until(s, is_forward_over); },
+            .prepare = [](AppState& s) { press_right_until(s, is_forward_over); },
             .view = ViewKind::traffic,
             .text = words::gradients_travel}}};
 }
@@ -200,7 +191,7 @@ Lesson lesson_packed() {
         .text = words::documents_are_apart,
         .ask = "Press Right until the last step of the forward",
         .is_done = is_in_last_forward_step,
-        .perform = [](AppState& s) { step_on_until(s, is_in_last_forward_step); }},
+        .perform = [](AppState& s) { press_right_until(s, is_in_last_forward_step); }},
        {.scenario = "one_long_many_short",
         .prepare = begin_anew,
         .view = ViewKind::layout,
@@ -217,7 +208,7 @@ Lesson lesson_fp8() {
             .view = ViewKind::traffic,
             .text = words::one_scale,
             .ask = "Click a link: one byte an element",
-            .is_done = has_a_link,
+            .is_done = has_link,
             .perform =
                 [](AppState& s) {
                   select(s, LinkTarget{0, 1});

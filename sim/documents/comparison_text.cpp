@@ -200,10 +200,9 @@ std::pair<double, int32_t> best_of(const Candidates& comparison) {
 }
 
 std::string describe_crossover(const Crossover& crossover) {
-  const auto all = std::string_view("as many queries as keys");
   if (crossover.points.empty()) return "there are no keys";
   if (crossover.queries == 0)
-    return fmt::format("sending queries is the faster forward up to {}", all);
+    return "sending queries is the faster forward up to as many queries as keys";
   if (crossover.queries == crossover.points.front().queries)
     return fmt::format("sending keys is the faster forward from {} queries on, the fewest tried",
                        crossover.queries);

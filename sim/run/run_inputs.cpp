@@ -37,7 +37,9 @@ Tensor make_input(const Scenario& scenario, InputTensor which, std::string name,
                 {}};
   tensor.values.resize(static_cast<size_t>(tensor.size()));
   const int64_t row_size = int64_t{heads} * lanes;
-  for_each_index(static_cast<int64_t>(places.size()), [&](int64_t token) {
+  // Starting a thread takes longer than a few thousand values.
+  const int threads = tensor.size() < 4096 ? 1 : 0;
+  const auto fill = [&](int64_t token) {
     double* row = tensor.values.data() + token * row_size;
     if (poison && !places[token].is_valid) {
       std::fill_n(row, row_size, std::numeric_limits<double>::quiet_NaN());
@@ -46,7 +48,8 @@ Tensor make_input(const Scenario& scenario, InputTensor which, std::string name,
     for (int32_t head = 0; head < heads; ++head)
       fill_input_row(scenario.numerics, which, places[token], head, row + int64_t{head} * lanes,
                      lanes);
-  });
+  };
+  for_each_index(static_cast<int64_t>(places.size()), fill, threads);
   return tensor;
 }
 

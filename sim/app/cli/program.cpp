@@ -103,9 +103,12 @@ Command add_window(CLI::App& app, const Tools& tools) {
   CLI::App* window = app.add_subcommand("gui", "the window: see one plan from six sides");
   window->add_option("FILE", request->path,
                      "scenario (TOML) or record (.safetensors); a shipped scenario if left out");
-  window->add_option("--theme", request->theme, "dark, light or print (default: as the last window, or dark)")
+  window
+      ->add_option("--theme", request->theme,
+                   "dark, light or print (default: as the last window, or dark)")
       ->check(CLI::IsMember({"dark", "light", "print"}));
-  window->add_option("--size", request->size, "logical pixels (default: as the last window, or 1600x1000)");
+  window->add_option("--size", request->size,
+                     "logical pixels (default: as the last window, or 1600x1000)");
   window
       ->add_option("--scale", request->scale,
                    "pixels of a logical pixel, 1 to 4 (default: the screen's)")
