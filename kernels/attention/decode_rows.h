@@ -290,7 +290,6 @@ class DecodeRows {
     const int32_t row = thread();
     if (row >= num_rows_) return;
     const RowSum note = notes_of(0)[row];
-    constexpr float kLn2 = 0.693147181f;
     const bool is_empty = note.sum == 0.0f;
     float lse = is_empty ? -kInfinity : (note.largest + log2f(note.sum)) * kLn2;
     float* const place = launch_.lse + query_of(row) * launch_.lse_row_stride + head_of(row);

@@ -7,6 +7,7 @@
 namespace cpscope::kernels::device {
 
 inline constexpr float kLog2E = 1.44269504f;
+inline constexpr float kLn2 = 0.693147181f;
 
 struct TanhPoint {
   float value = 0.0f;

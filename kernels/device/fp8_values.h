@@ -87,6 +87,27 @@ __device__ __forceinline__ uint32_t pack_e4m3(float a, float b, float c, float d
 #endif
 }
 
+/// Two numbers rounded to a format, larger ones to its largest, as a pair of bf16 numbers; exact.
+__device__ __forceinline__ uint32_t pack_fp8_values(Fp8Type type, float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint32_t halves;  // fp16
+  uint16_t codes;
+  if (type == Fp8Type::e4m3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(codes));
+  }
+  low = to_float(Fp16{static_cast<uint16_t>(halves)});
+  high = to_float(Fp16{static_cast<uint16_t>(halves >> 16)});
+#else
+  low = round_to_fp8(type, low);
+  high = round_to_fp8(type, high);
+#endif
+  return pack<Bf16>(low, high);
+}
+
 /// The power of two that an MXFP8 block with this largest |value| is divided by (block_descale in
 /// sim/run/fp8.h). NaN stays NaN.
 __device__ __forceinline__ float block_descale_of(float amax) {

@@ -15,6 +15,9 @@ struct Fp16 {
   uint16_t bits;
 };
 
+/// Marks operands of dtype fp8: bf16 numbers whose values E4M3 or E5M2 has, which is exact.
+struct Fp8AsBf16 {};
+
 /// Storage of one E4M3 number; TMA and row maps take two of them as one 16-bit number.
 struct E4m3 {
   uint8_t bits;

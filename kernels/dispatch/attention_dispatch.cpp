@@ -14,6 +14,7 @@
 #include "kernels/hopper/hopper_backward.h"
 #include "kernels/hopper/hopper_forward.h"
 #include "kernels/hopper/hopper_fp8_forward.h"
+#include "kernels/hopper/hopper_fp8_gradients.h"
 #include "kernels/hopper/hopper_latent_forward.h"
 #include "sim/base/check.h"
 
@@ -58,7 +59,7 @@ TileShape forward_tile_shape(Generation generation, const AttentionShape& shape)
   if (is_decode(shape)) return decode_tile(shape);
   if (generation == Generation::sm90) {
     if (shape.is_latent) return hopper_latent_forward_tile_shape(shape);
-    return shape.is_fp8 ? hopper_fp8_forward_tile_shape() : hopper_forward_tile_shape(shape);
+    return shape.is_fp8 ? hopper_fp8_forward_tile_shape(shape) : hopper_forward_tile_shape(shape);
   }
   return is_fp32(shape) ? fp32_tile(shape) : portable_forward_tile(shape);
 }
@@ -67,8 +68,17 @@ bool is_backward_fused(Generation generation, const AttentionShape& shape) {
   return generation == Generation::sm90 && is_hopper_backward_fused(shape);
 }
 
+bool takes_codes(Generation generation, const AttentionShape& shape) {
+  return generation == Generation::sm90 && shape.is_fp8 && takes_hopper_fp8_codes(shape);
+}
+
+bool leaves_gradient_casts(Generation generation, const AttentionShape& shape) {
+  return generation == Generation::sm90 && shape.is_fp8;
+}
+
 bool takes_offsets(Generation generation, const AttentionShape& shape) {
-  return is_backward_fused(generation, shape) && takes_hopper_offsets(shape.softcap != 0.0f);
+  return is_backward_fused(generation, shape) && !shape.is_fp8 &&
+         takes_hopper_offsets(shape.softcap != 0.0f);
 }
 
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape) {
@@ -101,8 +111,7 @@ std::string why_not_backward(Generation generation, const AttentionShape& shape)
   if (generation != Generation::sm90) return "";
   if (shape.has_terms) return kPortableTerms;
   if (shape.is_latent) return "the backward of latent attention is in the portable kernels alone";
-  if (shape.is_fp8) return "the backward of fp8 is in the portable kernels alone";
-  return why_not_hopper_backward(shape);
+  return shape.is_fp8 ? why_not_hopper_fp8_backward(shape) : why_not_hopper_backward(shape);
 }
 
 void launch_forward(Generation generation, const ForwardLaunch& launch, Stream stream) {
@@ -145,8 +154,13 @@ void launch_key_gradient(Generation generation, const BackwardLaunch& launch, St
                 "only the fused backward merges dq, and in fp32", launch.merges_dq, holds_fp32);
   check_begun(launch.key_tiles, is_backward_fused(generation, launch.shape));
   if (generation == Generation::sm90) {
-    is_backward_fused(generation, launch.shape) ? launch_hopper_gradients(launch, stream)
-                                                : launch_hopper_wide_key_gradient(launch, stream);
+    if (!is_backward_fused(generation, launch.shape)) {
+      launch_hopper_wide_key_gradient(launch, stream);
+    } else if (launch.shape.is_fp8) {
+      launch_hopper_fp8_gradients(launch, stream);
+    } else {
+      launch_hopper_gradients(launch, stream);
+    }
     if (launch.key_tiles.group_parts > 1) launch_part_sums(launch, stream);
     return;
   }

@@ -15,6 +15,10 @@ TileShape forward_tile_shape(Generation generation, const AttentionShape& shape)
 /// True if launch_key_gradient makes dq too. Then there is no launch_query_gradient, and the launch
 /// has turns_taken.
 bool is_backward_fused(Generation generation, const AttentionShape& shape);
+/// True if the forward multiplies codes of one byte, which have to be made for it.
+bool takes_codes(Generation generation, const AttentionShape& shape);
+/// True if the recipe's cast of gradients is left to the caller: these kernels write sums.
+bool leaves_gradient_casts(Generation generation, const AttentionShape& shape);
 /// True if launch_key_gradient reads offsets.
 bool takes_offsets(Generation generation, const AttentionShape& shape);
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape);

@@ -1,6 +1,8 @@
 #pragma once
 
 #include "kernels/attention/attention_launch.h"
+#include "kernels/attention/fp8_numbers.h"
+#include "kernels/device/fp8_values.h"
 #include "kernels/hopper/hopper_pipeline.h"
 #include "kernels/hopper/hopper_products.h"
 
@@ -10,6 +12,16 @@
 /// Code that the backward kernels of sm_90a share. Every sum has one order, given by the order of a
 /// CTA's streamed tiles or by turns, so two runs give the same bits.
 namespace cpscope::kernels::device {
+
+/// FP8 with one scale a tensor. BackwardParams::scale is then the factor of rounded dS times q or
+/// k.
+struct Fp8Factors {
+  Fp8Type gradients = Fp8Type::e5m2;
+  float weights = 1.0f;   // of P before it is rounded
+  float products = 1.0f;  // of V dO^T: dP
+  float d_logits = 1.0f;  // of P (dP - delta) before it is rounded
+  float dv = 1.0f;        // of rounded P times d_out
+};
 
 struct BackwardParams {
   TensorMap q, k, v, d_out;
@@ -28,6 +40,7 @@ struct BackwardParams {
   float logit_log2;   // factor of q.k, or of tanh(q.k * inverse_cap), to the exponent of 2
   float inverse_cap;  // scale / softcap
   int32_t group_parts;
+  Fp8Factors fp8;
 };
 
 /// Query heads [first, last) of the item that read a KV head, or that belong to a part of them.
@@ -71,6 +84,42 @@ __device__ __forceinline__ float weigh(const BackwardParams& p, float product, f
   }
 }
 
+/// Two weights as operands of a product.
+template <class B>
+__device__ __forceinline__ uint32_t round_weights(const BackwardParams& p, float a, float b) {
+  if constexpr (B::kIsFp8) {
+    return pack_fp8_values(Fp8Type::e4m3, a * p.fp8.weights, b * p.fp8.weights);
+  } else {
+    return pack<typename B::T>(a, b);
+  }
+}
+/// Two numbers dS as operands of a product.
+template <class B>
+__device__ __forceinline__ uint32_t round_grads(const BackwardParams& p, float a, float b) {
+  if constexpr (B::kIsFp8) {
+    return pack_fp8_values(p.fp8.gradients, a, b);
+  } else {
+    return pack<typename B::T>(a, b);
+  }
+}
+
+/// dS of a pair before it is rounded; with fp8 times its scale.
+template <class B>
+__device__ __forceinline__ float slope_of(const BackwardParams& p, float weight, float dp,
+                                          float delta) {
+  if constexpr (B::kIsFp8) {
+    return weight * (dp * p.fp8.products - delta) * p.fp8.d_logits;
+  } else {
+    return weight * (dp - delta);
+  }
+}
+
+/// The scale of dv.
+template <class B>
+__device__ __forceinline__ float dv_scale(const BackwardParams& p) {
+  return B::kIsFp8 ? p.fp8.dv : 1.0f;
+}
+
 inline BackwardParams make_backward_params(const BackwardLaunch& launch) {
   const AttentionShape& shape = launch.shape;
   BackwardParams p{};
@@ -97,6 +146,18 @@ inline void set_key_results(const BackwardLaunch& launch, BackwardParams& p) {
   p.first_kv_head *= p.group_parts;
   p.first = p.group_parts > 1 ? launch.dk_parts : launch.dk;
   p.second = p.group_parts > 1 ? launch.dv_parts : launch.dv;
+}
+
+/// Sets the factors of FP8. launch's rows hold codes as bf16 numbers, without their scales.
+inline void set_fp8_factors(const BackwardLaunch& launch, BackwardParams& p) {
+  const Fp8Numbers& fp8 = *launch.fp8;
+  p.fp8 = {.gradients = fp8.gradients,
+           .weights = fp8.weights,
+           .products = fp8.descale * fp8.d_out_descale,
+           .d_logits = launch.shape.scale * fp8.d_logits,
+           .dv = fp8.d_out_descale / fp8.weights};
+  p.scale = fp8.descale / fp8.d_logits;
+  p.logit_log2 *= fp8.descale * fp8.descale;
 }
 
 /// Makes maps for tiles of q_rows query rows and kv_rows key rows.

@@ -99,7 +99,7 @@ struct KeptSums {
   }
 };
 template <class B>
-requires(!B::kIsFp8) struct KeptSums<B> {
+requires(!B::kHasCodes) struct KeptSums<B> {
   __device__ KeptSums(const ForwardShared<B>&, int) {}
 };
 
@@ -139,7 +139,7 @@ struct ForwardConsumer {
     for (int step = 0; step < B::kQk * B::kBytes / 32; ++step) {
       const uint64_t a = further(q, head_dim_step<B::kOwned>(step)),
                      b = further(k, head_dim_step<B::kWalked>(step));
-      if constexpr (B::kIsFp8) {
+      if constexpr (B::kHasCodes) {
         wgmma_ss_codes(logits, a, b, step > 0);
       } else {
         wgmma_ss<typename B::T>(logits, a, b, step > 0);
@@ -150,7 +150,7 @@ struct ForwardConsumer {
 
   /// Starts out += P V of the V tile in `stage`.
   __device__ __forceinline__ void start_values(int stage) {
-    if constexpr (B::kIsFp8) {
+    if constexpr (B::kHasCodes) {
       start_code_values(stage);
     } else {
       start_narrow_values(stage);
@@ -199,12 +199,15 @@ struct ForwardConsumer {
   }
 
   __device__ __forceinline__ void round_weights(const float (&logits)[B::kWalked / 2]) {
-    if constexpr (B::kIsFp8) {
+    if constexpr (B::kHasCodes) {
       cast_weights(logits);
     } else {
 #pragma unroll
-      for (int i = 0; i < B::kWalked / 4; ++i)
-        weights[i] = pack<typename B::T>(logits[2 * i], logits[2 * i + 1]);
+      for (int i = 0; i < B::kWalked / 4; ++i) {
+        const float low = logits[2 * i], high = logits[2 * i + 1];
+        weights[i] =
+            B::kIsFp8 ? pack_fp8_values(Fp8Type::e4m3, low, high) : pack<typename B::T>(low, high);
+      }
     }
   }
 
@@ -276,7 +279,7 @@ struct ForwardConsumer {
     if (p.merges != 0) prefetch_rows(item.tile, item.head);
     typename B::Walk walk(item);
     state = {};
-    if constexpr (B::kIsFp8) kept.begin();
+    if constexpr (B::kHasCodes) kept.begin();
     const int q_stage = take_q();
     next_run(walk, first_row);
     float shrink[2];
@@ -292,7 +295,7 @@ struct ForwardConsumer {
 #pragma unroll
       for (int i = 0; i < B::kV / 2; ++i) out[i] = 0.0f;
       round_weights(logits);
-      // With few keys there are few tiles; and a weight of E4m3 must not be above 448.
+      // With few keys there are few tiles; and a weight of fp8 must not be above its largest.
       if constexpr (!B::kHasHeads && !B::kIsFp8) state.raise_limits(p);
     }
     // Most tiles continue a run: that takes one branch, and none over the code that begins a run.
@@ -316,7 +319,7 @@ struct ForwardConsumer {
         multiply_sums(shrink);
         if constexpr (!B::kIsFp8) state.raise_limits(p);
       }
-      if constexpr (B::kIsFp8) kept.count_tile(out, state);
+      if constexpr (B::kHasCodes) kept.count_tile(out, state);
     }
     // No more reads of Q; the waits above were those of whole warps.
     if (!B::kSendsRows && is_elected()) mbarrier_arrive(at.q_free);
@@ -328,7 +331,7 @@ struct ForwardConsumer {
     wgmma_wait<0>();
     pin(out);
     if (is_elected()) mbarrier_arrive(at.v_free + 8 * stage);
-    if constexpr (B::kIsFp8) kept.add_to(out, state);
+    if constexpr (B::kHasCodes) kept.add_to(out, state);
     multiply_sums(factor);
     if constexpr (B::kIsFp8) {
       if (p.out_scale != 0.0f) cast_out();

@@ -98,7 +98,8 @@ __device__ __forceinline__ UnwrittenItem end_softmax(const ForwardParams& p,
   const float log_sum = logf(sum);
   item.lse = is_empty ? -INFINITY : reference * p.logit_scale + log_sum;
   if constexpr (B::kIsFp8) {
-    item.lse -= B::kWeightLog;  // the sum is that of weights 448 times as large
+    // The sum is that of larger weights.
+    item.lse -= B::kHasCodes ? B::kWeightLog : p.weight_log2 * kLn2;
     factor[0] *= p.v_descale;
     factor[1] *= p.v_descale;
   }

@@ -10,16 +10,17 @@
 namespace cpscope::kernels::device {
 
 /// One configuration of the kernel. kQk, kV: the head_dims that it is built for.
-template <class T_, int kQk_, int kV_, int kConsumers_, int kWalked_, int kKStages_, int kVStages_,
-          int kQStages_, bool kTakesTurns_, bool kHasHeads_, int kProducerRegisters_,
+template <class Operand, int kQk_, int kV_, int kConsumers_, int kWalked_, int kKStages_,
+          int kVStages_, int kQStages_, bool kTakesTurns_, bool kHasHeads_, int kProducerRegisters_,
           int kConsumerRegisters_, bool kHasCap_>
 struct ForwardBudget {
-  using T = T_;
-  static constexpr bool kIsFp8 = std::is_same_v<T, E4m3>;
-  using Out = std::conditional_t<kIsFp8, Bf16, T>;  // of results in the dtype
+  static constexpr bool kHasCodes = std::is_same_v<Operand, E4m3>;  // operands of one byte
+  static constexpr bool kIsFp8 = kHasCodes || std::is_same_v<Operand, Fp8AsBf16>;
+  using T = std::conditional_t<kIsFp8 && !kHasCodes, Bf16, Operand>;
+  using Out = std::conditional_t<kHasCodes, Bf16, T>;  // of results in the dtype
   // V of E4m3 is stored by groups of keys (CodeColumns in kernels/rows/fp8_rows.h).
-  static constexpr int kAlign = kIsFp8 ? 16 : 1;
-  // E4m3: the largest weight becomes 2 to this, 448.
+  static constexpr int kAlign = kHasCodes ? 16 : 1;
+  // Codes: the largest weight becomes 2 to this, 448.
   static constexpr float kWeightLog2 = 8.80735492f, kWeightLog = 6.10479323f;
   static constexpr int kQk = kQk_, kV = kV_, kConsumers = kConsumers_, kWalked = kWalked_;
   static constexpr int kOwned = kWarpgroupRows * kConsumers;
@@ -42,8 +43,8 @@ struct ForwardBudget {
   static constexpr int kBytes = sizeof(T);
   static constexpr int kQBytes = kOwned * kQk * kBytes;
   static constexpr int kKBytes = kWalked * kQk * kBytes;
-  static constexpr int kVBytes = kIsFp8 ? kV * kPanelRowBytes : kWalked * kV * kBytes;
-  static constexpr int kKeptBytes = kIsFp8 ? kOwned * kV * 4 : 0;  // KeptSums
+  static constexpr int kVBytes = kHasCodes ? kV * kPanelRowBytes : kWalked * kV * kBytes;
+  static constexpr int kKeptBytes = kHasCodes ? kOwned * kV * 4 : 0;  // KeptSums
   static constexpr int kSharedBytes = 1024 + kQStages * kQBytes + kKStages * kKBytes +
                                       kVStages * kVBytes + 256 + TileScheduler::kBytes + kKeptBytes;
 
@@ -51,8 +52,8 @@ struct ForwardBudget {
                 (kConsumers + 1) * launch_registers(kCtasPerSm * kThreads));
   static_assert(kProducerRegisters % 8 == 0 && kConsumerRegisters % 8 == 0);
   static_assert(kQk % kBoxLanes == 0 && kV % kBoxLanes == 0 && kWalked % 16 == 0);
-  static_assert(!kIsFp8 || (kQk == 128 && kV == 128 && kWalked % 32 == 0 &&
-                            kWalked <= kPanelRowBytes && !kHasCap));
+  static_assert(!kHasCodes || (kQk == 128 && kV == 128 && kWalked % 32 == 0 &&
+                               kWalked <= kPanelRowBytes && !kHasCap));
   static_assert(kSharedBytes <= max_shared_bytes(kCtasPerSm));
 };
 
@@ -123,7 +124,7 @@ __device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Forw
     const int stage = next_v.stage();
     mbarrier_wait(at.v_free + 8 * stage, next_v.parity() ^ 1);
     mbarrier_arrive_expecting(at.v_full + 8 * stage, B::kVBytes);
-    if constexpr (B::kIsFp8) {
+    if constexpr (B::kHasCodes) {
       // Rows of the map are elements of v, and two keys are one of its numbers. A row has 128 keys
       // here, more than a tile.
       load_box(at.v + stage * B::kVBytes, &p.v, at.v_full + 8 * stage, row / 2, kMapRows - B::kV,

@@ -1,11 +1,17 @@
-// The Hopper forward of dtype fp8, one scale a tensor: hopper_forward_kernel.h with E4M3 products.
+// The Hopper forward of dtype fp8: hopper_forward_kernel.h with E4M3 products, or with bf16
+// products of the same values.
 //
-// What differs from 16 bits: a product sums 32 numbers; Q and K are codes of one byte; V is stored
-// by elements of head_dim, because products of 8 bits read both operands along the summed
-// dimension, and its keys in the order in which a thread holds its weights, so that P needs no
-// exchange between threads. Tiles of keys begin on 16 keys. Weights are 448 exp(logit - largest),
-// cast as they are; the row sum is that before the cast. The reference is the largest logit so far,
-// because a larger weight would saturate. Sums of P V are kept in fp32 (KeptSums).
+// Codes, for one scale a tensor and head_dim up to 128. What differs from 16 bits: a product sums
+// 32 numbers; Q and K are codes of one byte; V is stored by elements of head_dim, because products
+// of 8 bits read both operands along the summed dimension, and its keys in the order in which a
+// thread holds its weights, so that P needs no exchange between threads. Tiles of keys begin on 16
+// keys. Weights are 448 exp(logit - largest), cast as they are; the row sum is that before the
+// cast. The reference is the largest logit so far, because a larger weight would saturate. Sums of
+// P V are kept in fp32 (KeptSums).
+//
+// Values: mxfp8, whose blocks have scales that no product of codes can apply on Hopper, and wider
+// heads. Operands are bf16 numbers that hold the values of 8-bit numbers, which is exact; weights
+// are rounded to E4M3. Products run at the rate of bf16, and their sums are exact.
 //
 // Ladder: v1 is the portable kernel (attention_fp8.cu); v2 had two consumers and tiles of 128 keys,
 // and added every tile to sums in fp32 in registers; v3 has three consumers, because a warp waits
@@ -18,6 +24,8 @@
 #include "kernels/hopper/hopper_forward_launch.h"
 #include "kernels/hopper/hopper_fp8_forward.h"
 
+#include <cmath>
+
 namespace cpscope::kernels {
 namespace {
 
@@ -26,33 +34,45 @@ using device::ForwardParams;
 // As in hopper_forward.cu.
 using ForwardCodes =
     device::ForwardBudget<E4m3, 128, 128, 3, 96, 3, 3, 1, true, false, 32, 160, false>;
+using Values128 =
+    device::ForwardBudget<Fp8AsBf16, 128, 128, 2, 128, 2, 2, 1, true, false, 40, 232, false>;
+using Values256 =
+    device::ForwardBudget<Fp8AsBf16, 256, 256, 2, 80, 2, 2, 1, false, false, 24, 240, false>;
 
 /// A map takes two codes as one number of 16 bits.
 DeviceRows in_pairs(const DeviceRows& codes) {
   return {codes.data, codes.row_stride / 2, codes.head_stride / 2};
 }
 
-}  // namespace
-
-std::string why_not_hopper_fp8_forward(const AttentionShape& shape) {
-  using B = ForwardCodes;
-  if (shape.is_mx) return "the Hopper forward has no blocks of mxfp8";
-  if (shape.head_dim_qk > B::kQk || shape.head_dim_v > B::kV)
-    return "the Hopper forward of fp8 supports head_dim up to 128";
-  if (shape.softcap != 0.0f) return "the Hopper forward of fp8 has no softcap";
-  if (!(shape.scale > 0.0f)) return "the Hopper forward needs a scale above 0";
-  return "";
+void set_fp8_scales(const ForwardLaunch& launch, ForwardParams& p) {
+  const Fp8Numbers& fp8 = *launch.fp8;
+  p.logit_scale = launch.shape.scale * fp8.descale * fp8.descale;
+  p.v_descale = fp8.descale;
+  p.out_scale = fp8.out;
+  p.weight_log2 = std::log2(fp8.weights);
 }
 
-TileShape hopper_fp8_forward_tile_shape() {
-  return {.owned_rows = ForwardCodes::kOwned, .walked_rows = ForwardCodes::kWalked};
+bool fits_128(const AttentionShape& shape) {
+  return shape.head_dim_qk <= 128 && shape.head_dim_v <= 128;
 }
 
-void launch_hopper_fp8_forward(const ForwardLaunch& launch, Stream stream) {
+template <class B>
+void launch_values(const ForwardLaunch& launch, Stream stream) {
+  const AttentionShape& shape = launch.shape;
+  const Fp8Numbers& fp8 = *launch.fp8;
+  ForwardParams p = forward_params(launch);
+  const int32_t qk = padded_lanes(shape.head_dim_qk), v = padded_lanes(shape.head_dim_v);
+  make_row_map(p.q, fp8.q, Dtype::bf16, shape.num_heads, qk, {B::kOwned});
+  make_row_map(p.k, fp8.k, Dtype::bf16, shape.num_kv_heads, qk, {B::kWalked});
+  make_row_map(p.v, fp8.v, Dtype::bf16, shape.num_kv_heads, v, {B::kWalked});
+  set_fp8_scales(launch, p);
+  launch_attend<B>(p, stream);
+}
+
+void launch_codes(const ForwardLaunch& launch, Stream stream) {
   using B = ForwardCodes;
   const AttentionShape& shape = launch.shape;
   const Fp8Numbers& fp8 = *launch.fp8;
-  if (launch.query_tiles.num_work == 0) return;
   ForwardParams p = forward_params(launch);
   make_row_map(p.q, in_pairs(fp8.q_codes), Dtype::bf16, shape.num_heads, B::kQk / 2, {B::kOwned});
   make_row_map(p.k, in_pairs(fp8.k_codes), Dtype::bf16, shape.num_kv_heads, B::kQk / 2,
@@ -60,10 +80,38 @@ void launch_hopper_fp8_forward(const ForwardLaunch& launch, Stream stream) {
   const DeviceRows v = in_pairs(fp8.v_codes);
   make_row_map(p.v, v, Dtype::bf16, shape.num_kv_heads, static_cast<int32_t>(v.row_stride),
                {B::kV});
-  p.logit_scale = shape.scale * fp8.descale * fp8.descale;
-  p.v_descale = fp8.descale;
-  p.out_scale = fp8.out;
+  set_fp8_scales(launch, p);
   launch_attend<B>(p, stream);
+}
+
+}  // namespace
+
+std::string why_not_hopper_fp8_forward(const AttentionShape& shape) {
+  if (shape.head_dim_qk > Values256::kQk || shape.head_dim_v > Values256::kV)
+    return "the Hopper forward supports head_dim up to 256";
+  if (shape.softcap != 0.0f) return "the Hopper forward of fp8 has no softcap";
+  if (!(shape.scale > 0.0f)) return "the Hopper forward needs a scale above 0";
+  return "";
+}
+
+bool takes_hopper_fp8_codes(const AttentionShape& shape) { return !shape.is_mx && fits_128(shape); }
+
+TileShape hopper_fp8_forward_tile_shape(const AttentionShape& shape) {
+  if (takes_hopper_fp8_codes(shape))
+    return {.owned_rows = ForwardCodes::kOwned, .walked_rows = ForwardCodes::kWalked};
+  if (fits_128(shape)) return {.owned_rows = Values128::kOwned, .walked_rows = Values128::kWalked};
+  return {.owned_rows = Values256::kOwned, .walked_rows = Values256::kWalked};
+}
+
+void launch_hopper_fp8_forward(const ForwardLaunch& launch, Stream stream) {
+  if (launch.query_tiles.num_work == 0) return;
+  if (takes_hopper_fp8_codes(launch.shape)) {
+    launch_codes(launch, stream);
+  } else if (fits_128(launch.shape)) {
+    launch_values<Values128>(launch, stream);
+  } else {
+    launch_values<Values256>(launch, stream);
+  }
 }
 
 }  // namespace cpscope::kernels

@@ -21,14 +21,15 @@ inline constexpr int kSenders = 2;
 
 /// One configuration. kWalked: 64, where consumers make dq of tiles alternately, each a tile later,
 /// or 128, where each makes half of dq's rows. kByTile: as TileList::walks_by_tile; checked at run
-/// time for each tile, it would cost all other cases 4 %.
-template <class T_, int kHeadDim_, int kWalked_, bool kByTile_, bool kHasCap_>
+/// time for each tile, it would cost all other cases 4 %. Operand: Bf16, Fp16 or Fp8AsBf16.
+template <class Operand, int kHeadDim_, int kWalked_, bool kByTile_, bool kHasCap_>
 struct FusedBudget {
-  using T = T_;
+  static constexpr bool kIsFp8 = std::is_same_v<Operand, Fp8AsBf16>;
+  using T = std::conditional_t<kIsFp8, Bf16, Operand>;
   static constexpr bool kByTile = kByTile_;
   static constexpr int kHeadDim = kHeadDim_, kWalked = kWalked_;
   static constexpr int kQk = kHeadDim, kV = kHeadDim;
-  static constexpr bool kHasCap = kHasCap_, kHasOffsets = takes_hopper_offsets(kHasCap);
+  static constexpr bool kHasCap = kHasCap_, kHasOffsets = !kIsFp8 && takes_hopper_offsets(kHasCap);
   static constexpr int kOwned = 128, kStages = 2, kConsumers = 2;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kConsumerRegisters = kHeadDim > 64 ? 240 : 224;

@@ -31,8 +31,9 @@ struct ForwardParams {
   float softcap;
   float logit_scale;   // factor of the softmax's inputs: 1 after a cap, else `scale`
   int32_t heads_log2;  // number of query heads in a tile, interleaved row by row, at most 3
-  float v_descale;     // E4m3: multiplies v
-  float out_scale;     // E4m3: of out, which is cast with it; 0: it is not
+  float v_descale;     // FP8: multiplies v
+  float out_scale;     // FP8: of out, which is cast with it; 0: it is not
+  float weight_log2;   // FP8 without codes: the largest weight is 2 to this
 };
 
 /// Most query heads in a tile: with more, the two rows of a thread would belong to two heads.
@@ -102,7 +103,7 @@ struct RowState {
     const float to_log2 = p.logit_scale * kLog2E;
     const float(&most)[2] = B::kIsFp8 ? reference : limit;
     const bool outgrown = any_in_warp(largest[0] > most[0] || largest[1] > most[1]);
-    if (outgrown) move_references(to_log2, shrink);
+    if (outgrown) move_references(to_log2, p.weight_log2, shrink);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float part = 0.0f;
@@ -128,7 +129,8 @@ struct RowState {
   }
 
   /// Sets references, and limits, to the largest logits.
-  __device__ __forceinline__ void move_references(float to_log2, float (&shrink)[2]) {
+  __device__ __forceinline__ void move_references(float to_log2, float weight_log2,
+                                                  float (&shrink)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float top = largest[r];
@@ -139,7 +141,8 @@ struct RowState {
       shrink[r] = growth > 0.0f ? exp2_approx(-growth) : 1.0f;
       reference[r] = limit[r] = top;
       subtracted[r] = top == -INFINITY ? 0.0f : top * to_log2;
-      if constexpr (B::kIsFp8) subtracted[r] -= B::kWeightLog2;  // weights are 448 times as large
+      // Weights are that much larger.
+      if constexpr (B::kIsFp8) subtracted[r] -= B::kHasCodes ? B::kWeightLog2 : weight_log2;
       sum[r] *= shrink[r];
     }
   }

@@ -3,18 +3,21 @@
 #include "kernels/hopper/hopper_backward_kernel.h"
 
 #include <cstdint>
+#include <type_traits>
 
 /// Backward kernels of sm_90a whose streamed tiles have two halves (K and V, or Q and dO), each
 /// with its own stages and barriers. A half is loaded again as soon as no warp needs it, so one may
 /// have fewer stages than the other where shared memory is short.
 namespace cpscope::kernels::device {
 
-/// One configuration. kExchangeBytes: buffer through which consumers exchange data.
-template <class T_, int kQk_, int kV_, int kOwned_, int kWalked_, int kFirstStages_,
+/// One configuration. Operand: Bf16, Fp16 or Fp8AsBf16. kExchangeBytes: buffer through which
+/// consumers exchange data.
+template <class Operand, int kQk_, int kV_, int kOwned_, int kWalked_, int kFirstStages_,
           int kSecondStages_, int kFactBytes_, int kExchangeBytes_, int kProducerRegisters_,
           int kConsumerRegisters_, bool kHasCap_>
 struct SplitBudget {
-  using T = T_;
+  static constexpr bool kIsFp8 = std::is_same_v<Operand, Fp8AsBf16>;
+  using T = std::conditional_t<kIsFp8, Bf16, Operand>;
   static constexpr int kQk = kQk_, kV = kV_, kOwned = kOwned_, kWalked = kWalked_;
   static constexpr int kFirstStages = kFirstStages_, kSecondStages = kSecondStages_;
   static constexpr int kFactBytes = kFactBytes_, kExchangeBytes = kExchangeBytes_;

@@ -243,7 +243,7 @@ struct RoleConsumer {
       const FloatFour weights = load_shared_four(exchange + i / 4 * kWarpgroupThreads * 16);
       // A key that no row sees may hold a NaN, and so may its dP'.
       const auto slope = [&](float weight, float product, float row_delta) {
-        return is_masked && weight == 0.0f ? 0.0f : weight * (product - row_delta);
+        return is_masked && weight == 0.0f ? 0.0f : slope_of<B>(p, weight, product, row_delta);
       };
       dp[i] = slope(weights.x, dp[i], delta.x);
       dp[i + 1] = slope(weights.y, dp[i + 1], delta.y);
@@ -279,15 +279,17 @@ struct RoleConsumer {
     }
     if constexpr (!kIsFirst && !kSumsFirst) finish_sums<0>(num_walked - 1);
 #pragma unroll
-    for (int i = 0; i < B::kWalked / 4; ++i)
-      operands[i] = pack<typename B::T>(tile[2 * i], tile[2 * i + 1]);
+    for (int i = 0; i < B::kWalked / 4; ++i) {
+      operands[i] = kMakesValues ? round_weights<B>(p, tile[2 * i], tile[2 * i + 1])
+                                 : round_grads<B>(p, tile[2 * i], tile[2 * i + 1]);
+    }
     ++num_walked;
   }
 
   __device__ __forceinline__ void store_sums(const ScheduledItem& item, int32_t row) const {
     const DeviceRows& rows = kMakesValues ? p.second : p.first;
     const int32_t elements = kMakesValues ? p.head_dim_v : p.head_dim_qk;
-    const float factor = kMakesValues ? 1.0f : p.scale;
+    const float factor = kMakesValues ? dv_scale<B>(p) : p.scale;
     float* to = static_cast<float*>(rows.data) + item.head * rows.head_stride +
                 static_cast<int64_t>(row) * rows.row_stride;
     if (row < item.tile.end) store_row<kSumHeadDim, false>(to, elements, sums, factor);
@@ -359,6 +361,7 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
   p.tiles = launch.key_tiles;
   p.counter = launch.counters + 1;
   set_key_results(launch, p);
+  if constexpr (B::kIsFp8) set_fp8_factors(launch, p);
   const int32_t ctas = std::min(p.tiles.num_work, resident_ctas(wide_key_gradient_on_hopper<B>,
                                                                 B::kThreads, B::kSharedBytes));
   launch_kernel(wide_key_gradient_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream,
@@ -383,6 +386,8 @@ TileShape hopper_wide_key_gradient_tile_shape() {
 
 void launch_hopper_wide_key_gradient(const BackwardLaunch& launch, Stream stream) {
   if (launch.key_tiles.num_work == 0) return;
+  if (launch.shape.is_fp8)
+    return device::launch_budget<device::Budget256<Fp8AsBf16, false>>(launch, stream);
   const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
     has_cap ? device::launch_head_dim<Bf16, true>(launch, stream)

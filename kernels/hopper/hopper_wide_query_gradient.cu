@@ -165,7 +165,7 @@ struct QueryGradientConsumer {
       const int r = (i / 2) & 1;
       float slope = 1.0f;
       if (!kAreWeights) logits[i] = weigh<B::kHasCap>(p, logits[i], rows.log2_lse[r], slope);
-      logits[i] *= dp[i] - rows.delta[r];
+      logits[i] = slope_of<B>(p, logits[i], dp[i], rows.delta[r]);
       if (B::kHasCap && !kAreWeights) logits[i] *= slope;
     }
     if (walk.is_masked != 0) {
@@ -178,10 +178,10 @@ struct QueryGradientConsumer {
     }
   }
 
-  __device__ __forceinline__ void round_grads(const float (&logits)[B::kWalked / 2]) {
+  __device__ __forceinline__ void round_tile(const float (&logits)[B::kWalked / 2]) {
 #pragma unroll
     for (int i = 0; i < B::kWalked / 4; ++i)
-      logit_grads[i] = pack<typename B::T>(logits[2 * i], logits[2 * i + 1]);
+      logit_grads[i] = round_grads<B>(p, logits[2 * i], logits[2 * i + 1]);
   }
 
   /// The first tile of an item.
@@ -197,7 +197,7 @@ struct QueryGradientConsumer {
     pin(dp);
     release_values();
     differentiate<false>(rows, logits, dp, walk);
-    round_grads(logits);
+    round_tile(logits);
     ++num_walked;
   }
 
@@ -242,7 +242,7 @@ struct QueryGradientConsumer {
       pin(dq);
       release_keys(num_walked - 1);
     }
-    round_grads(logits);
+    round_tile(logits);
     ++num_walked;
   }
 
@@ -325,6 +325,7 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
   p.tiles = launch.query_tiles;
   p.counter = launch.counters;
   p.first = launch.dq;
+  if constexpr (B::kIsFp8) set_fp8_factors(launch, p);
   const int32_t ctas = std::min(p.tiles.num_work, resident_ctas(wide_query_gradient_on_hopper<B>,
                                                                 B::kThreads, B::kSharedBytes));
   launch_kernel(wide_query_gradient_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream,
@@ -346,13 +347,15 @@ void launch_head_dim(const BackwardLaunch& launch, Stream stream) {
 
 TileShape hopper_wide_query_gradient_tile_shape(const AttentionShape& shape) {
   using device::Budget192, device::Budget256;
-  const bool is_192 = shape.head_dim_qk <= 192 && shape.head_dim_v <= 128;
+  const bool is_192 = !shape.is_fp8 && shape.head_dim_qk <= 192 && shape.head_dim_v <= 128;
   return {Budget256<Bf16, false>::kOwned,
           is_192 ? Budget192<Bf16, false>::kWalked : Budget256<Bf16, false>::kWalked};
 }
 
 void launch_hopper_wide_query_gradient(const BackwardLaunch& launch, Stream stream) {
   if (launch.query_tiles.num_work == 0) return;
+  if (launch.shape.is_fp8)
+    return device::launch_budget<device::Budget256<Fp8AsBf16, false>>(launch, stream);
   const bool has_cap = launch.shape.softcap != 0.0f;
   if (launch.shape.dtype == Dtype::bf16) {
     has_cap ? device::launch_head_dim<Bf16, true>(launch, stream)

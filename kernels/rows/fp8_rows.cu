@@ -58,6 +58,17 @@ __global__ void __launch_bounds__(kFp8Threads) scale_rows(const __grid_constant_
   }
 }
 
+__global__ void __launch_bounds__(kFp8Threads) cast_results(const __grid_constant__ ResultCast p) {
+  auto* data = static_cast<float*>(p.rows.data);
+  const float descale = 1.0f / p.scale;
+  for (int64_t row = warp_unit(); row < p.num_rows; row += warp_step()) {
+    for (int32_t i = threadIdx.x % 32; i < p.heads * p.lanes; i += 32) {
+      float& value = data[row * p.rows.row_stride + i / p.lanes * p.rows.head_stride + i % p.lanes];
+      value = scale_to_fp8(p.type, value, p.scale) * descale;
+    }
+  }
+}
+
 __global__ void __launch_bounds__(kFp8Threads) copy_codes(const __grid_constant__ CodeCopy p) {
   const RowCopy& copy = p.copy;
   for (int64_t row = warp_unit(); row < copy.num_rows; row += warp_step()) {
@@ -231,6 +242,11 @@ void launch_row_scaling(const RowScaling& scaling, Stream stream) {
   if (scaling.count == 0) return;
   launch_kernel(scale_rows, ctas_for(scaling.count, kFp8Threads * kAtOnce), kFp8Threads, 0, stream,
                 scaling);
+}
+
+void launch_result_cast(const ResultCast& cast, Stream stream) {
+  if (cast.num_rows == 0 || cast.heads == 0) return;
+  launch_kernel(cast_results, ctas_for(cast.num_rows, kFp8Warps), kFp8Threads, 0, stream, cast);
 }
 
 void launch_code_copy(const CodeCopy& copy, Stream stream) {

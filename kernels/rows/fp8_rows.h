@@ -29,6 +29,16 @@ struct RowScaling {
   float scale = 1.0f;
 };
 
+/// Results in fp32 that become values of a format, with the scale taken back.
+struct ResultCast {
+  DeviceRows rows;
+  int64_t num_rows = 0;
+  int32_t heads = 0;
+  int32_t lanes = 0;
+  Fp8Type type = Fp8Type::e5m2;
+  float scale = 1.0f;
+};
+
 /// Rows on their way to a wire of one byte a number, or from one; bf16 at the other end.
 struct CodeCopy {
   RowCopy copy;  // its ends, num_rows, heads and lanes; strides of codes are in bytes
@@ -83,6 +93,7 @@ struct CodeColumns {
 
 void launch_row_amax(const RowAmax& amax, Stream stream);
 void launch_row_scaling(const RowScaling& scaling, Stream stream);
+void launch_result_cast(const ResultCast& cast, Stream stream);
 void launch_code_copy(const CodeCopy& copy, Stream stream);
 void launch_block_cast(const BlockCast& cast, Stream stream);
 void launch_code_rows(const CodeRows& rows, Stream stream);

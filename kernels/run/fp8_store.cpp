@@ -1,6 +1,7 @@
 #include "kernels/run/fp8_store.h"
 
 #include "kernels/device/scalar_types.h"
+#include "sim/base/check.h"
 
 #include <algorithm>
 #include <array>
@@ -35,6 +36,23 @@ void for_each_sequence(const Plan& plan, RunListId tokens, Side side, Visit visi
 float scale_of(Fp8Type type, double amax) { return scale_for(type, static_cast<float>(amax)); }
 
 }  // namespace
+
+void cast_gradients(const BackwardLaunch& launch, Stream stream) {
+  const AttentionShape& shape = launch.shape;
+  const Fp8Numbers& fp8 = *launch.fp8;
+  const bool holds_fp32 = launch.dkv_element == Dtype::fp32 && launch.narrow_dq.data == nullptr &&
+                          launch.wire.uses == nullptr;
+  CPSCOPE_CHECK(fp8.dq == 0.0f || (holds_fp32 && !launch.merges_dq),
+                "results are cast in fp32 and before they are merged", fp8.dq, launch.merges_dq);
+  const auto cast = [&](const DeviceRows& rows, int64_t num_rows, int32_t heads, int32_t lanes,
+                        float scale) {
+    if (scale != 0.0f)
+      launch_result_cast({rows, num_rows, heads, lanes, fp8.gradients, scale}, stream);
+  };
+  cast(launch.dq, shape.q_rows, shape.num_heads, shape.head_dim_qk, fp8.dq);
+  cast(launch.dk, shape.kv_rows, shape.num_kv_heads, shape.head_dim_qk, fp8.dk);
+  cast(launch.dv, shape.kv_rows, shape.num_kv_heads, shape.head_dim_v, fp8.dv);
+}
 
 Fp8Store::Fp8Store(const Plan& plan, RankArrays& arrays)
     : plan_(plan), recipe_(plan.scenario.numerics.fp8), arrays_(arrays) {

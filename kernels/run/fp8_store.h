@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/attention/attention_launch.h"
 #include "kernels/attention/fp8_numbers.h"
 #include "kernels/device/device_memory.h"
 #include "kernels/rows/fp8_rows.h"
@@ -21,6 +22,9 @@ struct Fp8Amax {
   float qkv = 0.0f;
   float d_out = 0.0f;
 };
+
+/// Casts dq, dk and dv of an item, which are complete and in fp32, if the recipe says so.
+void cast_gradients(const BackwardLaunch& launch, Stream stream);
 
 /// Scales, quantised rows and blocks of dtype fp8 on one device; does nothing with another dtype.
 /// With one scale a tensor the home rows are quantised once. With mxfp8 each compute item quantises

@@ -181,9 +181,12 @@ LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& opti
   lowering.without = target.without;
   lowering.pieces = target.pieces;
   lowering.pieces.most = std::min(lowering.pieces.most, Arrivals::kMostPieces);
+  // Recipe delayed casts the gradients of each item before they are merged.
+  const std::optional<Fp8>& fp8 = plan.scenario.numerics.fp8;
+  const bool casts_gradients = fp8 && fp8->recipe == Fp8Recipe::delayed;
   const auto has_fused_backward = [&](const ComputeItem& item) {
     const AttentionShape shape = shape_of_heads(plan, item);
-    return item.dq != kNoBuffer && why_not_backward(newest, shape).empty() &&
+    return item.dq != kNoBuffer && !casts_gradients && why_not_backward(newest, shape).empty() &&
            is_backward_fused(newest, shape);
   };
   lowering.can_merge = [&](const ComputeItem& item) {
@@ -262,7 +265,9 @@ void RankEngine::plan_forward(const ComputeItem& item) {
   const TileShape tile = forward_tile_shape(forward_generation(shape), shape);
   tiles_.plan(item, TileOwner::queries, tile,
               most_heads_of(item, Direction::forward, TileOwner::queries, tile.heads));
-  if (shape.is_fp8 && forward_generation(shape) == Generation::sm90) fp8_.plan_codes(item);
+  if (!takes_codes(forward_generation(shape), shape)) return;
+  fp8_.plan_codes(item);
+  has_short_sums_ = true;
 }
 
 void RankEngine::plan_backward(const ComputeItem& item) {
@@ -494,7 +499,8 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool sa
   launch.max_logit = arrays_.at<float>(max_logits_[item.rank]) + head;
   const Generation generation = forward_generation(launch.shape);
   Fp8Numbers fp8;
-  if (fp8_.is_on()) fp8 = fp8_.of(item, Direction::forward, generation == Generation::sm90, stream);
+  if (fp8_.is_on())
+    fp8 = fp8_.of(item, Direction::forward, takes_codes(generation, launch.shape), stream);
   launch.fp8 = &fp8;
   const TileShape tile = forward_tile_shape(generation, launch.shape);
   launch.query_tiles = tiles_.find(item, TileOwner::queries, tile);
@@ -586,6 +592,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   if (!is_fused) launch_query_gradient(generation, launch, stream);
   if (says_begun) launch.key_tiles.begun = {begun_flag(), pass_number_};
   launch_key_gradient(generation, launch, stream);
+  if (leaves_gradient_casts(generation, launch.shape)) cast_gradients(launch, stream);
 }
 
 }  // namespace cpscope::kernels

@@ -250,6 +250,7 @@ class RankEngine {
   TileStore tiles_;
   TermStore terms_;
   Fp8Store fp8_;
+  bool has_short_sums_ = false;  // a forward multiplies codes of one byte
   struct KeptArray {
     BufferId buffer{};
     bool is_second = false;

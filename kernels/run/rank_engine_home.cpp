@@ -211,7 +211,7 @@ void RankEngine::collect_forward(Answer& answer, Stream stream) {
   for (const BufferId made : lowered_.answers) {
     if (arrays_.holds(made)) collect_rows(made, true, plan_.buffer(made).tokens, lse, stream);
   }
-  answer.has_short_sums |= fp8_.is_on() && generation_text() == "sm90";
+  answer.has_short_sums |= has_short_sums_;
   answer.max_logit.resize(static_cast<size_t>(attention_.heads),
                           -std::numeric_limits<double>::infinity());
   std::vector<float> seen(static_cast<size_t>(attention_.heads));

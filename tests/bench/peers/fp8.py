@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""The forward in FP8 (E4M3, one scale a tensor), ours and that of FlashAttention-3 and of cuDNN through TransformerEngine, in turns on one
-GPU. Started by tests/bench/run fp8.
+"""Attention in FP8, ours, ours in bf16, and that of FlashAttention-3 and of cuDNN through TransformerEngine, in turns on one GPU.
+Started by tests/bench/run fp8.
 
-FlashAttention-3 is given codes; ours and TransformerEngine's calls begin with inputs in bf16, so that they make the codes too. Peers are
-judged once: the output may differ from exact attention of the last head by 10 % of its norm. --out gets fp8.json (every sample) and fp8.txt.
+FlashAttention-3 is given codes and has no backward; ours and TransformerEngine's calls begin with inputs in bf16, so that they make the
+codes too. Peers are judged once: the output may differ from exact attention of the last head by 10 % of its norm. --out gets fp8.json
+(every sample) and fp8.txt.
 """
 import argparse
 import json
 import os
 import pathlib
+import statistics
 import sys
 
 import figures
@@ -18,6 +20,7 @@ from turns import TurnError, Turns
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PEERS = ("fa3", "te")
+PASSES = figures.PASSES
 ROWS = 256  # of the last head that are judged, from the end
 
 
@@ -64,72 +67,105 @@ def ask_fa3(shape, q, k, v):
     def forward():
         return torch.ops.flash_attn_3.fwd(*codes, *nothing, *scales, shape.dim_qk ** -0.5, shape.is_causal, -1, -1, 0, 0.0, True, None, 1,
                                           None, 0)[0]
-    return forward
+    return {"forward": forward}
 
 
 def ask_te(shape, q, k, v):
+    import torch
     import transformer_engine.pytorch as te
     from transformer_engine.common.recipe import DelayedScaling, Format
     attention = te.DotProductAttention(shape.heads, shape.dim_qk, num_gqa_groups=shape.kv_heads, attention_dropout=0.0, qkv_format="bshd",
                                        attn_mask_type="causal" if shape.is_causal else "no_mask").cuda()
     recipe = DelayedScaling(fp8_format=Format.HYBRID, amax_history_len=1, amax_compute_algo="most_recent", fp8_dpa=True)
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in (q, k, v)]
+    d_out = torch.randn_like(q).flatten(2)
 
-    def forward():
+    def forward(of=(q, k, v)):
         with te.fp8_autocast(enabled=True, fp8_recipe=recipe):
-            return attention(q, k, v).view(q.shape)
+            return attention(*of).view(q.shape)
+
+    def both():
+        return torch.autograd.grad(forward(leaves).view(d_out.shape), leaves, d_out)
     for _ in range(3):  # delayed scaling takes its scales from the call before
-        forward()
-    return forward
+        both()
+    return {"forward": forward, "both": both}
 
 
 ASK = {"fa3": ask_fa3, "te": ask_te}
 
 
-def measure(file, ours, options, watch):
+def time_passes(calls, watch, repeats):
+    """{pass: milliseconds of each repeat}; a backward is what both passes take less the forward's median."""
+    times = {name: watch.time(call, repeats) for name, call in calls.items()}
+    if "both" in times:
+        forward = statistics.median(times["forward"])
+        times["backward"] = [ms - forward for ms in times.pop("both")]
+    return times
+
+
+def of_ours(row):
+    """{pass: milliseconds} of a row of cpscope bench; pieces are medians of its repeats."""
+    return {name: [row[f"{name}_kernel_ms"]] for name in PASSES if row.get(f"{name}_kernel_ms")}
+
+
+def measure(file, ours, plain, options, watch):
     """The row of one shape. What a peer cannot do is a reason in it."""
     import torch
     shape = Shape(file)
     q, k, v = draw(shape)
-    flops = shape.flops("forward")
-    calls, row = {}, {"shape": shape.name, "systems": {}}
+    calls, systems = {}, {"cpscope": {}, "bf16": {}}
     for peer in options.peers.split(","):
         try:
+            call = ASK[peer](shape, q, k, v)
             with torch.no_grad():
-                call = ASK[peer](shape, q, k, v)
-                error = error_of(shape, call(), q, k, v)
+                error = error_of(shape, call["forward"](), q, k, v)
             if not error < 0.1:
                 raise ValueError(f"its output differs by {error:.3g}")
-            calls[peer], row["systems"][peer] = call, {"error": error}
+            calls[peer], systems[peer] = call, {"error": error}
         except Exception as error:
-            row["systems"][peer] = {"reason": " ".join(str(error).split())[:300]}
-    samples = {name: [] for name in ("cpscope", *calls)}
+            systems[peer] = {"reason": " ".join(str(error).split())[:300]}
+    samples = {}  # {system: {pass: [turn][repeat]}}
+
+    def note(system, times):
+        for name, repeats in times.items():
+            samples.setdefault(system, {}).setdefault(name, []).append(repeats)
     try:
-        ours.ready()
         for _ in range(options.turns):
-            samples["cpscope"].append([ours.turn(file)["forward_kernel_ms"]])
-            with torch.no_grad():
-                for name, call in calls.items():
-                    samples[name].append(watch.time(call, options.repeats))
+            note("cpscope", of_ours(ours.turn(file)))
+            note("bf16", of_ours(plain.turn(sibling(file))))
+            for peer, call in calls.items():
+                note(peer, time_passes(call, watch, options.repeats))
     except TurnError as error:
-        row["systems"]["cpscope"] = {"reason": str(error)}
-    for name, turns in samples.items():
-        if turns:
-            row["systems"].setdefault(name, {}).update(figures.figure(turns, flops))
-    if samples["cpscope"]:
-        row["ratios"] = {name: figures.ratio(samples["cpscope"], samples[name]) for name in calls}
+        systems["cpscope"]["reason"] = str(error)
+    mine, row = samples.get("cpscope", {}), {"shape": shape.name, "systems": systems, "ratios": {}}
+    for system, passes in samples.items():
+        for name, turns in passes.items():
+            systems[system][name] = figures.figure(turns, shape.flops(name))
+            if system != "cpscope" and name in mine:
+                row["ratios"].setdefault(name, {})[system] = figures.ratio(mine[name], turns)
     return row
 
 
+def sibling(file):
+    """The same shape in bf16, of tests/bench/speed."""
+    return str(ROOT / "tests/bench/speed" / (pathlib.Path(file).stem.removesuffix("_mxfp8") + ".toml"))
+
+
 def table(document, peers):
+    others = ("bf16", *peers)
     lines = [f"{document['subject']}: {document['device']}, driver {document['driver']}, torch {document['torch']}, {document['date']}",
-             "TFLOP/s; then how many times as fast as each peer we are", "",
-             " | ".join(["shape", "cpscope", *peers, *(f"/{peer}" for peer in peers)])]
+             "TFLOP/s; then how many times as fast as ours in bf16, and as each peer, we are", "",
+             " | ".join(["shape", "pass", "cpscope", *others, *(f"/{name}" for name in others)])]
     for row in document["shapes"]:
-        systems, ratios = row["systems"], row.get("ratios", {})
-        cells = [f"{systems[name]['tflops']:.0f}" if "tflops" in systems.get(name, {}) else "-" for name in ("cpscope", *peers)]
-        cells += [f"{ratios[peer]['median']:.2f}" if peer in ratios else "-" for peer in peers]
-        lines.append(" | ".join([row["shape"], *cells]))
-        lines += [f"  {name}: {given['reason']}" for name, given in systems.items() if "reason" in given]
+        systems = row["systems"]
+        for name in PASSES:
+            if name in systems["cpscope"]:
+                cells = [f"{systems[system][name]['tflops']:.0f}" if name in systems.get(system, {}) else "-"
+                         for system in ("cpscope", *others)]
+                given = row["ratios"].get(name, {})
+                cells += [f"{given[system]['median']:.2f}" if system in given else "-" for system in others]
+                lines.append(" | ".join([row["shape"], name, *cells]))
+        lines += [f"  {system}: {given['reason']}" for system, given in systems.items() if "reason" in given]
     return "\n".join(lines) + "\n"
 
 
@@ -137,20 +173,23 @@ def main():
     options = options_of(sys.argv[1:])
     peers = options.peers.split(",")
     options.out.mkdir(parents=True, exist_ok=True)
-    ours = Turns(options.program, sorted((ROOT / "tests/bench/fp8").glob("*.toml")), "cuda", options.repeats, options.out / "cpscope.log")
+    files = sorted((ROOT / "tests/bench/fp8").glob("*.toml"))
+    ours = Turns(options.program, files, "cuda", options.repeats, options.out / "cpscope.log")
     ours.start()
     from peers import Stopwatch
-    document = report.heading("FP8 forward on one GPU, kernels alone", ROOT)
+    document = report.heading("FP8 on one GPU, kernels alone", ROOT)
     watch = Stopwatch()
     document["shapes"] = []
-    for file in map(pathlib.Path, ours.files):
-        document["shapes"].append(measure(file, ours, options, watch))
+    for file in ours.files:
+        plain = Turns(options.program, [sibling(file)], "cuda", options.repeats, options.out / "bf16.log")
+        document["shapes"].append(measure(file, ours, plain, options, watch))
+        plain.stop()
         ours.next()
     ours.stop()
     (options.out / "fp8.json").write_text(json.dumps(document, indent=1) + "\n")
     (options.out / "fp8.txt").write_text(table(document, peers))
     print(table(document, peers), flush=True)
-    return 0 if all("median_ms" in row["systems"].get("cpscope", {}) for row in document["shapes"]) else 1
+    return 0 if all("forward" in row["systems"]["cpscope"] for row in document["shapes"]) else 1
 
 
 if __name__ == "__main__":

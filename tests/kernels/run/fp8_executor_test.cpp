@@ -108,16 +108,31 @@ TEST(CudaFp8, GivesTheNumbersOfTheWalker) {
   }
 }
 
-TEST(CudaFp8, TakesTensorCoresWhereOneScaleATensorAllowsIt) {
+/// Codes of one byte where one scale a tensor and the head_dim allow it, else their values as bf16.
+TEST(CudaFp8, TakesTensorCoresButForTheBackwardOfBlocks) {
   CPSCOPE_NEEDS_DEVICE(executor);
   for (const Fp8& fp8 : fp8_recipes()) {
     for (const int32_t head_dim : {128, 136}) {
       const auto run = run_graded_on(executor, fp8_scenario_of("p2p", fp8, head_dim, "22, 9"));
       ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
       EXPECT_TRUE(run->grade.passed) << describe(run->plan.plan().scenario, run->grade);
-      const bool is_hopper = fp8.recipe != Fp8Recipe::mxfp8 && head_dim == 128 && has_hopper();
-      EXPECT_EQ(run->output.value().item_kernels.forward.front(),
-                is_hopper ? "sm90 forward 192x96" : "portable forward 64x64");
+      const bool is_wide = head_dim > 128, is_mx = fp8.recipe == Fp8Recipe::mxfp8;
+      const auto& kernels = run->output.value().item_kernels;
+      const std::string forward = kernels.forward.front(), backward = kernels.backward.front();
+      if (!has_hopper()) {
+        EXPECT_EQ(forward, "portable forward 64x64");
+        EXPECT_EQ(backward.find("portable"), 0U) << backward;
+        continue;
+      }
+      EXPECT_EQ(forward, is_wide ? "sm90 forward 128x80"
+                         : is_mx ? "sm90 forward 128x128"
+                                 : "sm90 forward 192x96");
+      EXPECT_EQ(backward.find(is_mx     ? "portable "
+                              : is_wide ? "sm90 dq 128x64"
+                                        : "sm90 dq dk dv 128x64"),
+                0U)
+          << backward;
+      EXPECT_EQ(run->output.value().answer.has_short_sums, !is_wide && !is_mx);
     }
   }
 }

@@ -1,0 +1,465 @@
+#pragma once
+
+#include "kernels/hopper/hopper_fused_dq.h"
+#include "kernels/hopper/hopper_fused_stages.h"
+#include "kernels/hopper/hopper_row_metadata.h"
+
+#include <cstdint>
+
+/// The fused backward of sm_90a: its products, and the kernel (described in hopper_gradients.cu).
+namespace cpscope::kernels::device {
+
+/// A consumer warpgroup.
+template <class B>
+struct GradientConsumer {
+  using T = typename B::T;
+  using Tiles = HeadWalk<B, typename B::Count>;
+
+  const FusedParams& fused;
+  const BackwardParams& p;
+  const FusedShared<B>& at;
+  int group;  // index of the consumer
+  FusedQueryGradient<B> query_gradient;
+  uint32_t k, v;
+  int num_walked = 0, num_owned = 0;  // taken
+  // P' and dS' of a part, in pairs: operands of products that may be in flight.
+  uint32_t weights[kPartRows / 4], logit_grads[kPartRows / 4];
+  float log2_lse[kPartRows / 4];  // if products do not subtract it
+  OffsetHalves halves;
+  float dk[B::kQk / 2];
+  float dv[B::kV / 2];
+
+  __device__ GradientConsumer(const FusedParams& params, const FusedShared<B>& shared, int consumer)
+      : fused(params),
+        p(params.base),
+        at(shared),
+        group(consumer),
+        query_gradient{params, shared, consumer},
+        k(shared.owned + group * kWarpgroupRows * kPanelRowBytes),
+        v(k + B::kOwnedFirstBytes) {}
+
+  __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
+  __device__ __forceinline__ static int warp() { return threadIdx.x / 32 % 4; }
+
+  /// Starts sums = A B^T over kHeadDim elements, plus `offsets` of the streamed rows if products
+  /// subtract them; a: this warpgroup's keys, b: the streamed rows. Offsets come first: a product
+  /// with an operand in registers holds the warp until the operand is read.
+  template <int kHeadDim>
+  __device__ __forceinline__ void start_product(float (&sums)[kPartRows / 2], uint32_t a,
+                                                uint32_t b, uint32_t offsets) const {
+    const uint64_t owned = matrix_descriptor(a, 16), walked = matrix_descriptor(b, 16);
+    wgmma_fence();
+    if constexpr (B::kHasOffsets) wgmma_rs_first(sums, halves.pairs, offset_descriptor(offsets));
+#pragma unroll
+    for (int step = 0; step < kHeadDim / 16; ++step) {
+      wgmma_ss<T>(sums, further(owned, head_dim_step<B::kOwned>(step)),
+                  further(walked, head_dim_step<B::kWalked>(step)), B::kHasOffsets || step > 0);
+    }
+    wgmma_commit();
+  }
+
+  /// Starts sums += weights B; b: the streamed rows.
+  template <int kSums>
+  __device__ __forceinline__ static void start_sums(float (&sums)[kSums],
+                                                    uint32_t (&weights)[kPartRows / 4],
+                                                    uint32_t b) {
+    const uint64_t rows = matrix_descriptor(b, B::kWalked * kPanelRowBytes);
+    pin(sums);
+    pin(weights);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kPartRows / 16; ++step)
+      wgmma_rs<T>(sums, weights + 4 * step, further(rows, row_step(step)));
+    wgmma_commit();
+  }
+
+  /// Loads log2(e) lse of this thread's columns of a part, in pairs. facts: address of the metadata
+  /// of its first two columns.
+  __device__ __forceinline__ void load_lse(uint32_t facts) {
+#pragma unroll
+    for (int j = 0; j < kPartRows / 8; ++j) {
+      const FloatPair pair = load_shared_pair(facts + 32 * j);
+      log2_lse[2 * j] = pair.x;
+      log2_lse[2 * j + 1] = pair.y;
+    }
+  }
+
+  /// logits -> P', in fp32 (times the cap's slope) and rounded. facts: address of the metadata of
+  /// this thread's columns.
+  template <bool kIsMasked>
+  __device__ __forceinline__ void weigh_part(float (&logits)[kPartRows / 2], uint32_t facts,
+                                             int32_t key) {
+#pragma unroll
+    for (int j = 0; j < kPartRows / 8; ++j) {
+      float slope[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& value = logits[4 * j + i];
+        value =
+            weigh<B::kHasCap>(p, value, B::kHasOffsets ? 0.0f : log2_lse[2 * j + i % 2], slope[i]);
+      }
+      if constexpr (kIsMasked) {
+        const IntPair lo = load_shared_int_pair(facts + B::Facts::kLo + 32 * j);
+        const IntPair size = load_shared_int_pair(facts + B::Facts::kSize + 32 * j);
+        const KeySpan even{lo.x, static_cast<uint32_t>(size.x)};
+        const KeySpan odd{lo.y, static_cast<uint32_t>(size.y)};
+        if (!even.has(key)) logits[4 * j] = 0.0f;
+        if (!odd.has(key)) logits[4 * j + 1] = 0.0f;
+        if (!even.has(key + 8)) logits[4 * j + 2] = 0.0f;
+        if (!odd.has(key + 8)) logits[4 * j + 3] = 0.0f;
+      }
+      weights[2 * j] = round_weights<B>(p, logits[4 * j], logits[4 * j + 1]);
+      weights[2 * j + 1] = round_weights<B>(p, logits[4 * j + 2], logits[4 * j + 3]);
+      if constexpr (B::kHasCap) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          // The slope of an invisible pair may be a NaN.
+          float& value = logits[4 * j + i];
+          value = value == 0.0f ? 0.0f : value * slope[i];
+        }
+      }
+    }
+  }
+
+  /// dS' = P' (dP' - delta), rounded; exact: P' in fp32.
+  __device__ __forceinline__ void differentiate(const float (&exact)[kPartRows / 2],
+                                                float (&dp)[kPartRows / 2], uint32_t facts,
+                                                bool is_masked) {
+    // A key that no row sees may hold a NaN, and so may its dP'.
+    if (is_masked) {
+#pragma unroll
+      for (int i = 0; i < kPartRows / 2; ++i) dp[i] = exact[i] == 0.0f ? 0.0f : dp[i];
+    }
+#pragma unroll
+    for (int j = 0; j < kPartRows / 8; ++j) {
+      FloatPair delta{0.0f, 0.0f};
+      if constexpr (!B::kHasOffsets) delta = load_shared_pair(facts + B::Facts::kDelta + 32 * j);
+      logit_grads[2 * j] = round_grads<B>(p, slope_of<B>(p, exact[4 * j], dp[4 * j], delta.x),
+                                          slope_of<B>(p, exact[4 * j + 1], dp[4 * j + 1], delta.y));
+      logit_grads[2 * j + 1] =
+          round_grads<B>(p, slope_of<B>(p, exact[4 * j + 2], dp[4 * j + 2], delta.x),
+                         slope_of<B>(p, exact[4 * j + 3], dp[4 * j + 3], delta.y));
+    }
+  }
+
+  /// Stores dS' as dS [streamed row, key] in shared memory; this warpgroup's keys are a panel.
+  __device__ __forceinline__ void store_grads(uint32_t grads) const {
+    const int lane = threadIdx.x % 32;
+    const int row = lane / 16 * 8 + lane % 8, chunk = 2 * warp() + (lane / 8 & 1);
+    const uint32_t to = grads + group * B::kWalked * kPanelRowBytes + row * kPanelRowBytes +
+                        ((chunk ^ (row & 7)) << 4);
+#pragma unroll
+    for (int j = 0; j < kPartRows / 16; ++j)
+      store_transposed_x4(to + j * 16 * kPanelRowBytes, logit_grads + 4 * j);
+  }
+
+  /// Addresses of a part of a streamed tile and of its row metadata.
+  struct Part {
+    uint32_t q, d_out, offsets, facts, grads;
+  };
+  __device__ __forceinline__ Part part_of(int number, int part) const {
+    const int stage = number % B::kStages, row = part * kPartRows;
+    const uint32_t q = at.walked + stage * B::kWalkedBytes + row * kPanelRowBytes;
+    return {q, q + B::kFirstBytes,
+            at.offsets + stage * 2 * B::kOffsetBytes + row * B::kOffsetRowBytes,
+            at.facts + stage * B::Facts::kBytes + 4 * row + 8 * (threadIdx.x % 4),
+            at.grads_of(number) + row * kPanelRowBytes};
+  }
+
+  /// Starts the first part's S'.
+  __device__ __forceinline__ void start_logits(float (&logits)[kPartRows / 2], int number) const {
+    mbarrier_wait(at.first_full + 8 * (number % B::kStages), (number / B::kStages) & 1);
+    const Part part = part_of(number, 0);
+    start_product<B::kQk>(logits, k, part.q, part.offsets);
+  }
+
+  /// A part whose S' is ready: adds to dk and dv, and stores dS in shared memory. next_logits: of
+  /// the next part, started meanwhile.
+  template <bool kStartsNext>
+  __device__ __forceinline__ void take_part(const Part& part, int32_t key, bool is_masked,
+                                            float (&logits)[kPartRows / 2],
+                                            float (&next_logits)[kPartRows / 2]) {
+    float dp[kPartRows / 2];
+    start_product<B::kV>(dp, v, part.d_out, part.offsets + B::kOffsetBytes);
+    if constexpr (!B::kHasOffsets && !B::kAlternates) load_lse(part.facts);
+    if (is_masked) {
+      weigh_part<true>(logits, part.facts, key);
+    } else {
+      weigh_part<false>(logits, part.facts, key);
+    }
+    start_sums(dv, weights, part.d_out);  // before dP' is used
+    if constexpr (kStartsNext) {
+      start_product<B::kQk>(next_logits, k, part.q + kPartRows * kPanelRowBytes,
+                            part.offsets + kPartRows * B::kOffsetRowBytes);
+    }
+    wgmma_wait<kStartsNext ? 2 : 1>();
+    pin(dp);
+    differentiate(logits, dp, part.facts, is_masked);
+    if constexpr (B::kAlternates) wait_for_grads(num_walked - 1);
+    store_grads(part.grads);  // the other consumer waits for it
+    start_sums(dk, logit_grads, part.q);
+  }
+
+  /// Zeroes K's rows that no query sees: they may hold a NaN, which a dS of zero would not keep out
+  /// of dq. The barrier before dq's product covers this store too.
+  __device__ __forceinline__ void clear_gaps(const OwnedTile& tile) const {
+    const int row = threadIdx.x % kWarpgroupThreads / 2, in_tile = group * kWarpgroupRows + row;
+    if ((p.tiles.gaps[tile.first_gap + in_tile / 32] >> in_tile % 32 & 1) == 0) return;
+    constexpr int kHalf = kPanelRowBytes / 2;
+    const uint32_t to = k + row * kPanelRowBytes + threadIdx.x % 2 * kHalf;
+#pragma unroll
+    for (int panel = 0; panel < B::kQk / kBoxLanes; ++panel) {
+#pragma unroll
+      for (int byte = 0; byte < kHalf; byte += 16)
+        store_shared_four(to + panel * B::kOwned * kPanelRowBytes + byte, {0.0f, 0.0f, 0.0f, 0.0f});
+    }
+  }
+
+  /// Computes all tiles of an item.
+  __device__ __forceinline__ void walk_tiles(Tiles& tiles, int32_t key) {
+    float logits[kPartRows / 2];
+    start_logits(logits, num_walked);
+    if constexpr (!B::kHasOffsets && B::kAlternates) load_lse(part_of(num_walked, 0).facts);
+    wgmma_wait<0>();
+    pin(logits);
+    if constexpr (B::kAlternates) {
+      walk_alternately(tiles, key, logits);
+    } else {
+      walk_together(tiles, key, logits);
+    }
+  }
+
+  /// Both consumers make half of each tile's dq, at the same time.
+  __device__ __forceinline__ void walk_together(Tiles& tiles, int32_t key,
+                                                float (&logits)[kPartRows / 2]) {
+    bool has_tile = true;
+    do {
+      num_walked = shared_by_warp(num_walked);  // closing a tile hides from the compiler that it is
+                                                // uniform
+      const bool closes = fused.closes(tiles.walk);
+      take_parts(tiles, key, logits);
+      has_tile = tiles.next(p.tiles.runs);
+      publish_shared_writes();
+      named_barrier_sync(kGradsBarrier, B::kConsumers * kWarpgroupThreads);
+      float dq[B::kQk / 2];
+      query_gradient.start(dq, num_walked);
+      wgmma_wait<1>();
+      pin(dv);
+      pin(dk);
+      ++num_walked;
+      start_next_logits(logits, has_tile);
+      wgmma_wait<1>();
+      pin(dq);
+      free_walked();
+      query_gradient.give(dq, num_walked - 1, closes);
+      wgmma_wait<0>();
+      pin(logits);
+    } while (has_tile);
+    free_owned();
+  }
+
+  /// A consumer makes all of dq of every other tile, which reads less of shared memory than half of
+  /// every tile's dq. It does so a tile later, when the other consumer's dS has long been stored.
+  /// So the consumers need not stay in step, and one computes weights while the other one
+  /// multiplies.
+  __device__ __forceinline__ void walk_alternately(Tiles& tiles, int32_t key,
+                                                   float (&logits)[kPartRows / 2]) {
+    bool has_tile = true, has_before = false, closed = false;  // the previous tile
+    do {
+      num_walked = shared_by_warp(num_walked);
+      const bool closes = fused.closes(tiles.walk);
+      if (has_before && makes_dq_of(num_walked - 1)) {
+        has_tile = take_tile<true>(tiles, key, logits, closed);
+      } else {
+        has_tile = take_tile<false>(tiles, key, logits, closed);
+      }
+      has_before = true;
+      closed = closes;
+    } while (has_tile);
+    num_walked = shared_by_warp(num_walked);
+    if (makes_dq_of(num_walked - 1)) {
+      wait_for_grads(num_walked - 1);
+      float dq[B::kQk / 2];
+      query_gradient.start(dq, num_walked - 1);
+      wgmma_wait<0>();
+      pin(dq);
+      free_owned();
+      query_gradient.give(dq, num_walked - 1, closed);
+    } else {
+      free_owned();
+    }
+  }
+
+  __device__ __forceinline__ bool makes_dq_of(int number) const { return number % 2 == group; }
+
+  /// Waits until dS of the other consumer's keys is stored. Before a consumer stores dS of a tile
+  /// it waits for that of the tile before: then the dq product that reads the place it overwrites
+  /// is done.
+  __device__ __forceinline__ void wait_for_grads(int number) const {
+    TileBarrier(at.grads_full + 16 * (group ^ 1), number).wait();
+  }
+
+  /// A streamed tile whose S' is ready. kMakesDq: also makes dq of the previous tile. Returns
+  /// whether there is a next tile; its S' is then ready.
+  template <bool kMakesDq>
+  __device__ __forceinline__ bool take_tile(Tiles& tiles, int32_t key,
+                                            float (&logits)[kPartRows / 2], bool closed) {
+    take_parts(tiles, key, logits);
+    publish_shared_writes();
+    // Every lane signals its own stores.
+    TileBarrier(at.grads_full + 16 * group, num_walked).arrive();
+    const bool has_tile = tiles.next(p.tiles.runs);
+    ++num_walked;
+    if constexpr (!kMakesDq) start_next_logits(logits, has_tile);
+    wgmma_wait<kMakesDq ? 0 : 1>();
+    pin(dv);
+    pin(dk);
+    free_walked();
+    if constexpr (kMakesDq) {
+      float dq[B::kQk / 2];
+      query_gradient.start(dq, num_walked - 2);
+      wgmma_wait<0>();
+      pin(dq);
+      query_gradient.give(dq, num_walked - 2, closed);
+      start_next_logits(logits, has_tile);  // afterwards: there are no registers for both
+    }
+    // Without a next tile it reads from V, which stays in place; the values are not used.
+    if constexpr (!B::kHasOffsets)
+      load_lse(has_tile ? part_of(num_walked, 0).facts : at.owned + B::kOwnedFirstBytes);
+    wgmma_wait<0>();
+    pin(logits);
+    return has_tile;
+  }
+
+  /// Computes P' and dS' of a tile, and adds to dv and dk.
+  __device__ __forceinline__ void take_parts(const Tiles& tiles, int32_t key,
+                                             float (&logits)[kPartRows / 2]) {
+    const bool is_masked = tiles.walk.is_masked != 0;
+    const int stage = num_walked % B::kStages;
+    mbarrier_wait(at.second_full + 8 * stage, (num_walked / B::kStages) & 1);
+    if constexpr (B::kParts == 1) {
+      take_part<false>(part_of(num_walked, 0), key, is_masked, logits, logits);
+    } else {
+      float next_logits[kPartRows / 2];
+      take_part<true>(part_of(num_walked, 0), key, is_masked, logits, next_logits);
+      wgmma_wait<1>();
+      pin(next_logits);
+      take_part<false>(part_of(num_walked, 1), key, is_masked, next_logits, next_logits);
+    }
+  }
+
+  /// Starts S' of tile num_walked; without a next tile that of the last one again, because a branch
+  /// would end all products.
+  __device__ __forceinline__ void start_next_logits(float (&logits)[kPartRows / 2],
+                                                    bool has_tile) const {
+    start_logits(logits, has_tile ? num_walked : num_walked - 1);
+  }
+
+  /// Every lane has observed owned_full's phase: it has waited for products since.
+  __device__ __forceinline__ void free_owned() const {
+    if (is_elected()) mbarrier_arrive(at.owned_free);
+  }
+
+  /// Frees the stage of the tile before num_walked. Every lane signals that it has read the
+  /// metadata.
+  __device__ __forceinline__ void free_walked() const {
+    mbarrier_arrive(at.walked_free + 8 * ((num_walked - 1) % B::kStages));
+  }
+
+  /// Stores one of a thread's two rows.
+  template <int kHeadDim, bool kSecond>
+  __device__ __forceinline__ void store_sums(const DeviceRows& rows, int32_t head, int32_t row,
+                                             int32_t elements,
+                                             const float (&sums)[kHeadDim / 2]) const {
+    const int64_t place = head * rows.head_stride + static_cast<int64_t>(row) * rows.row_stride;
+    if (fused.is_narrow != 0) {
+      store_narrow_row<T, kHeadDim, kSecond>(static_cast<T*>(rows.data) + place, elements, sums);
+    } else {
+      store_row<kHeadDim, kSecond>(static_cast<float*>(rows.data) + place, elements, sums, 1.0f);
+    }
+  }
+
+  __device__ __forceinline__ bool leaves(int32_t row, int32_t rows_end) const {
+    return row < rows_end && (fused.wire.uses[row] & WireRows::kLeaves) != 0;
+  }
+  __device__ __forceinline__ bool stays(int32_t row, int32_t rows_end) const {
+    return row < rows_end &&
+           (fused.wire.uses == nullptr || (fused.wire.uses[row] & WireRows::kStays) != 0);
+  }
+
+  /// wire: where rows to be sent go. Both rows come first, and each condition where it is used: so
+  /// the registers suffice (PtxasReport).
+  template <int kHeadDim>
+  __device__ __forceinline__ void store_rows(const DeviceRows& rows, void* wire, int32_t head,
+                                             int32_t first_row, int32_t rows_end, int32_t elements,
+                                             const float (&sums)[kHeadDim / 2]) const {
+    // Usually all rows of a warp are alike.
+    if (fused.wire.uses != nullptr &&
+        any_in_warp(leaves(first_row, rows_end) || leaves(first_row + 8, rows_end))) {
+      T* const to = static_cast<T*>(wire) + head * rows.head_stride +
+                    static_cast<int64_t>(first_row) * rows.row_stride;
+      store_narrow_row<T, kHeadDim, false>(to, leaves(first_row, rows_end) ? elements : 0, sums);
+      store_narrow_row<T, kHeadDim, true>(to + 8 * rows.row_stride,
+                                          leaves(first_row + 8, rows_end) ? elements : 0, sums);
+    }
+    store_sums<kHeadDim, false>(rows, head, first_row, stays(first_row, rows_end) ? elements : 0,
+                                sums);
+    store_sums<kHeadDim, true>(rows, head, first_row + 8,
+                               stays(first_row + 8, rows_end) ? elements : 0, sums);
+  }
+
+  __device__ __forceinline__ void run() {
+    TileScheduler scheduler(at.scheduler);
+    const int32_t row_in_tile = group * kWarpgroupRows + warp() * 16 + threadIdx.x % 32 / 4;
+    for (;;) {
+      const ScheduledItem item = scheduler.read();
+      if (item.is_last()) return;
+#pragma unroll
+      for (int i = 0; i < B::kQk / 2; ++i) dk[i] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < B::kV / 2; ++i) dv[i] = 0.0f;
+      const int32_t key = item.tile.begin + row_in_tile;  // this thread's rows: key and key + 8
+      Tiles tiles(p, item);
+      if (tiles.next(p.tiles.runs)) {
+        mbarrier_wait(at.owned_full, num_owned & 1);
+        ++num_owned;
+        if (item.tile.first_gap >= 0) clear_gaps(item.tile);
+        walk_tiles(tiles, key);
+      }
+      if constexpr (B::kIsFp8) {
+#pragma unroll
+        for (int i = 0; i < B::kV / 2; ++i) dv[i] *= dv_scale<B>(p);
+      }
+      store_rows<B::kV>(p.second, fused.wire.dv, item.head, key, item.tile.end, p.head_dim_v, dv);
+#pragma unroll
+      for (int i = 0; i < B::kQk / 2; ++i) dk[i] *= p.scale;
+      store_rows<B::kQk>(p.first, fused.wire.dk, item.head, key, item.tile.end, p.head_dim_qk, dk);
+    }
+  }
+};
+
+template <class B>
+__global__ void __launch_bounds__(B::kThreads, 1)
+    gradients_on_hopper(const __grid_constant__ FusedParams fused) {
+  const FusedShared<B> at;
+  at.init();
+  const BackwardParams& p = fused.base;
+  const int warpgroup = shared_by_warp(threadIdx.x / kWarpgroupThreads);
+  if (warpgroup == 0) {
+    yield_registers<B::kProducerRegisters>();
+    const int warp = threadIdx.x / 32;
+    if (warp == 1) fetch_tiles<B>(fused, at);
+    if (warp == 2) {
+      TileScheduler scheduler(at.scheduler);
+      // With many short items, a loop that can wait took 1 % longer than one that cannot.
+      p.tiles.arrivals.flags != nullptr ? scheduler.schedule<true>(p.tiles, p.counter)
+                                        : scheduler.schedule<false>(p.tiles, p.counter);
+    }
+    if (warp % 3 == 0 && threadIdx.x % 32 == 0) send_dq<B>(fused, at, warp / 3);
+  } else {
+    claim_registers<B::kConsumerRegisters>();
+    GradientConsumer<B>(fused, at, warpgroup - 1).run();
+  }
+}
+
+}  // namespace cpscope::kernels::device

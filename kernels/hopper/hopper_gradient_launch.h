@@ -1,0 +1,55 @@
+#pragma once
+
+#include "kernels/device/launch.h"
+#include "kernels/hopper/hopper_fused_rows.h"
+#include "kernels/hopper/hopper_gradient_consumer.h"
+
+#include <algorithm>
+
+/// Launches the fused backward of sm_90a.
+namespace cpscope::kernels::device {
+
+template <class B>
+void launch_walk(const BackwardLaunch& launch, int32_t head_dim, Stream stream) {
+  const DeviceTiles& tiles = launch.key_tiles;
+  FusedParams fused{};
+  BackwardParams& p = fused.base = make_backward_params(launch);
+  make_backward_maps(launch, B::kWalked, B::kOwned, p);
+  p.tiles = tiles;
+  p.counter = launch.counters;
+  set_key_results(launch, p);
+  if constexpr (B::kHasOffsets) {
+    p.logit_log2 = offset_logit_log2(launch.shape);
+    fused.offsets = launch.offsets;
+  }
+  if constexpr (B::kIsFp8) set_fp8_factors(launch, p);
+  if (p.group_parts == 1) {
+    fused.is_narrow = launch.dkv_element == Dtype::fp32 ? 0 : 1;
+    fused.wire = launch.wire;
+  }
+  make_row_map(fused.dq, launch.dq, Dtype::fp32, launch.shape.num_heads, head_dim, {B::kWalked});
+  fused.turns_taken = launch.turns_taken;
+  fused.narrow_dq = launch.narrow_dq;
+  fused.merges_dq = launch.merges_dq ? 1 : 0;
+  const int32_t ctas =
+      std::min(tiles.num_work, resident_ctas(gradients_on_hopper<B>, B::kThreads, B::kSharedBytes));
+  launch_kernel(gradients_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, fused);
+}
+
+template <class B>
+void launch_budget(const BackwardLaunch& launch, Stream stream) {
+  const DeviceTiles& tiles = launch.key_tiles;
+  const int32_t head_dim = padded_lanes(launch.shape.head_dim_qk);
+  if (tiles.num_unopened > 0 && !launch.merges_dq) {
+    launch_kernel(clear_rows, Grid(tiles.num_unopened, launch.shape.num_heads), kClearingThreads, 0,
+                  stream, ClearParams{launch.dq, tiles.unopened, head_dim});
+  }
+  if (tiles.num_work > 0) launch_walk<B>(launch, head_dim, stream);
+  if (launch.narrow_dq.data != nullptr && tiles.num_unclosed > 0) {
+    launch_kernel(round_rows<typename B::T>, Grid(tiles.num_unclosed, launch.shape.num_heads),
+                  kClearingThreads, 0, stream,
+                  RoundParams{launch.dq, launch.narrow_dq, tiles.unclosed, head_dim});
+  }
+}
+
+}  // namespace cpscope::kernels::device
