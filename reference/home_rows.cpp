@@ -30,15 +30,16 @@ void rotate_token(const Plan& plan, int64_t position, double direction, int64_t 
                std::span<Value>(row, static_cast<size_t>(heads * lanes)));
 }
 
-/// Copies a rank's rows of a packed tensor; nothing of a v that is a part of k.
+/// Copies some heads of a rank's rows of a packed tensor; nothing of a v that is a part of k.
 template <class T>
-void load_rows(const Plan& plan, const Tensor& tensor, RunListId tokens, AlignedVector<T>& rows) {
+void load_rows(const Plan& plan, const Tensor& tensor, RunListId tokens, HeadRange heads,
+               AlignedVector<T>& rows) {
   if (tensor.shape.empty()) return;
-  const int64_t width = tensor.shape[1] * tensor.shape[2];
+  const int64_t lanes = tensor.shape[2], width = heads.size() * lanes;
   T* target = rows.data();
   for (const TokenRun& run : plan.list(tokens)) {
     for (int64_t token = run.begin; token < run.end; token += run.stride, target += width) {
-      const double* source = tensor.values.data() + token * width;
+      const double* source = tensor.values.data() + (token * tensor.shape[1] + heads.begin) * lanes;
       std::transform(source, source + width, target,
                      [](double value) { return static_cast<T>(value); });
     }
@@ -92,24 +93,24 @@ void load_inputs(const Plan& plan, const RunInputs& inputs, int threads, RankMem
       [&](RankId rank) {
         const HomeBuffers& home = plan.home[rank];
         const RunListId queries = plan.q_lists[rank], keys = plan.kv_lists[rank];
-        load_rows(plan, inputs.q, queries, memory.at(home.q).first);
-        load_rows(plan, inputs.k, keys, memory.at(home.kv).first);
-        load_rows(plan, inputs.v, keys, memory.at(home.kv).second);
+        const HeadRange heads = plan.buffer(home.q).heads, kv_heads{0, attention.kv_heads};
+        load_rows(plan, inputs.q, queries, heads, memory.at(home.q).first);
+        load_rows(plan, inputs.k, keys, kv_heads, memory.at(home.kv).first);
+        load_rows(plan, inputs.v, keys, kv_heads, memory.at(home.kv).second);
         if (home.replica != kNoBuffer) {
           const RunListId shared = plan.buffer(home.replica).tokens;
-          load_rows(plan, inputs.k, shared, memory.at(home.replica).first);
-          load_rows(plan, inputs.v, shared, memory.at(home.replica).second);
+          load_rows(plan, inputs.k, shared, kv_heads, memory.at(home.replica).first);
+          load_rows(plan, inputs.v, shared, kv_heads, memory.at(home.replica).second);
           if (has_rope)
             rotate_home_rows(plan, shared, key_positions, attention.kv_heads,
                              memory.at(home.replica).first);
         }
         if (has_rope) {
-          rotate_home_rows(plan, queries, query_positions, attention.heads,
-                           memory.at(home.q).first);
+          rotate_home_rows(plan, queries, query_positions, heads.size(), memory.at(home.q).first);
           rotate_home_rows(plan, keys, key_positions, attention.kv_heads, memory.at(home.kv).first);
         }
         if (home.d_out != kNoBuffer)
-          load_rows(plan, inputs.d_out, queries, memory.at(home.d_out).first);
+          load_rows(plan, inputs.d_out, queries, heads, memory.at(home.d_out).first);
       },
       threads);
 }

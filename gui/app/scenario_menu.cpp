@@ -34,7 +34,8 @@ const std::vector<GroupNames>& all_groups() {
       {"Other ways than a ring of keys",
        {"pass_q", "token_ring", "helper_ring", "mesh", "double_ring", "two_d_attention",
         "ring_backward_q"}},
-      {"Decoders and shared keys", {"decode_combine", "decode_drafts", "shared_keys"}},
+      {"Decoders and shared keys",
+       {"decode_heads", "decode_combine", "decode_drafts", "shared_keys"}},
       {"Scale", {"million_tokens"}}};
   return kGroups;
 }

@@ -125,7 +125,10 @@ Parallel way_of(const Parallel& taken, Parallel own) {
   if (taken.comm_type == CommType::mesh) own.mesh_q = taken.mesh_q;
   if (has_windows(taken.comm_type)) own.ring_window = taken.ring_window;
   if (has_ring_backward(taken.comm_type)) own.ring_backward = taken.ring_backward;
-  if (taken.comm_type == CommType::gather_q) own.combine = taken.combine;
+  if (taken.comm_type == CommType::gather_q) {
+    own.combine = taken.combine;
+    own.q_owner = taken.q_owner;
+  }
   if (has_head_stages(taken.comm_type)) own.heads_per_stage = taken.heads_per_stage;
   if (taken.comm_type == CommType::group_cast) own.dispatch = taken.dispatch;
   if (taken.layout == LayoutKind::lpt || taken.layout == LayoutKind::lpt_local)
@@ -295,7 +298,8 @@ std::string warn_of_launches(const AppState& state) {
   constexpr double kMost = 0.4;
   if (!(share > kMost)) return "";
   return fmt::format(
-      "Launches and the host take {} of this time: with so few tokens the number of kernels decides. A larger "
+      "Launches and the host take {} of this time: with so few tokens the number of kernels "
+      "decides. A larger "
       "batch may have another order.",
       print_share(share));
 }

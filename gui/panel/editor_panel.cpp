@@ -273,9 +273,13 @@ void edit_parallel(Ui& ui, Editor& editor) {
   if (may_replicate_keys(parallel.comm_type))
     editor.number<int64_t>("shared keys", "parallel.kv_replicated", parallel.kv_replicated, 16,
                            "The first keys of each sequence that every rank holds");
-  if (parallel.comm_type == CommType::gather_q)
+  if (parallel.comm_type == CommType::gather_q) {
     editor.choice("combine", "parallel.combine", parallel.combine, kCombines,
-                  "Results are merged by the owners of the queries, or scaled first and added");
+                  "Results are merged by the owners of the queries, or scaled first and added, or "
+                  "merged by halves of heads");
+    editor.choice("owner", "parallel.q_owner", parallel.q_owner, kQOwners,
+                  "A rank owns rows of queries, or heads of all rows, which it may have all of");
+  }
   if (has_head_stages(parallel.comm_type))
     editor.number("heads a stage", "parallel.heads_per_stage", parallel.heads_per_stage, 1,
                   parallel.comm_type == CommType::a2a

@@ -56,12 +56,13 @@ Tensor& tensor_of(Tensor& tensor, const char* name, std::vector<int64_t> shape) 
 
 }  // namespace
 
-/// Nothing of a v that is a part of k.
+/// The heads of the buffer; nothing of a v that is a part of k.
 void RankEngine::load_rows(const Tensor& tensor, RunListId tokens, BufferId buffer, bool second,
                            Stream stream) {
   if (second && !arrays_.has_second(buffer)) return;
   const std::vector<int32_t> ids = ids_of(plan_.list(tokens));
   const BufferShape shape = arrays_.shape(buffer, second);
+  const int32_t first_head = plan_.buffer(buffer).heads.begin;
   const Dtype element = plan_.scenario.numerics.dtype;
   const int64_t size = element_size(element), row_bytes = int64_t{shape.heads} * shape.pitch * size;
   std::vector<uint8_t> packed(ids.size() * static_cast<size_t>(row_bytes), 0);
@@ -70,7 +71,8 @@ void RankEngine::load_rows(const Tensor& tensor, RunListId tokens, BufferId buff
       [&](int64_t i) {
         for (int32_t head = 0; head < shape.heads; ++head) {
           const double* source =
-              tensor.values.data() + (int64_t{ids[i]} * shape.heads + head) * shape.lanes;
+              tensor.values.data() +
+              (int64_t{ids[i]} * tensor.shape[1] + first_head + head) * shape.lanes;
           uint8_t* target = packed.data() + i * row_bytes + head * shape.pitch * size;
           for (int32_t lane = 0; lane < shape.lanes; ++lane) {
             const uint32_t bits = encode_value(element, source[lane]);

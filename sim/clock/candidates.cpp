@@ -228,6 +228,8 @@ std::string name_way(const Parallel& parallel) {
   if (has_ring_backward(parallel.comm_type) && parallel.ring_backward == RingBackward::q)
     name += ", queries back";
   if (adds_scaled_partials(parallel)) name += " with reduce-scatter";
+  if (parallel.comm_type == CommType::gather_q && parallel.combine == Combine::tree)
+    name += " in a tree";
   if (has_head_stages(parallel.comm_type) && parallel.heads_per_stage > 0)
     name += fmt::format(" in stages of {}", parallel.heads_per_stage);
   name += fmt::format(", {}", to_name(parallel.layout));
@@ -313,7 +315,9 @@ bool is_same_way(const Parallel& a, const Parallel& b) {
          (a.comm_type != CommType::mesh || a.mesh_q == b.mesh_q) &&
          (!has_windows(a.comm_type) || a.ring_window == b.ring_window) &&
          (!has_ring_backward(a.comm_type) || a.ring_backward == b.ring_backward) &&
-         adds_scaled_partials(a) == adds_scaled_partials(b) && a.group_rule == b.group_rule &&
+         (a.comm_type != CommType::gather_q ||
+          (a.combine == b.combine && a.q_owner == b.q_owner)) &&
+         a.group_rule == b.group_rule &&
          (a.group_rule != GroupRule::given || a.cp_sizes == b.cp_sizes) &&
          (!has_head_stages(a.comm_type) || a.heads_per_stage == b.heads_per_stage) &&
          (!has_chunks(a.layout) || a.dispatch_chunk == b.dispatch_chunk) &&

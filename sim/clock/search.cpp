@@ -54,7 +54,10 @@ Parallel drop_unread(const Parallel& from) {
   if (type == CommType::mesh) way.mesh_q = from.mesh_q;
   if (has_windows(type)) way.ring_window = from.ring_window;
   if (has_ring_backward(type)) way.ring_backward = from.ring_backward;
-  if (type == CommType::gather_q) way.combine = from.combine;
+  if (type == CommType::gather_q) {
+    way.combine = from.combine;
+    way.q_owner = from.q_owner;
+  }
   if (type == CommType::group_cast) way.dispatch = from.dispatch;
   if (has_head_stages(type)) way.heads_per_stage = from.heads_per_stage;
   if (from.layout == LayoutKind::lpt || from.layout == LayoutKind::lpt_local)
@@ -111,8 +114,15 @@ std::vector<Parallel> ways_to_move(const Scenario& scenario) {
     add_alone(type);
   for (const int32_t size : divisors(ranks, 2, ranks))
     add(CommType::mesh, [&](Parallel& way) { way.mesh_q = size; });
-  for (const Combine combine : {Combine::all_to_all, Combine::reduce_scatter})
-    add(CommType::gather_q, [&](Parallel& way) { way.combine = combine; });
+  // What ranks own is given; only owners of heads combine in a tree.
+  for (const Combine combine : {Combine::all_to_all, Combine::reduce_scatter, Combine::tree}) {
+    const QOwner owner = scenario.parallel.q_owner;
+    if (combine == Combine::tree && owner == QOwner::rows) continue;
+    add(CommType::gather_q, [&](Parallel& way) {
+      way.combine = combine;
+      way.q_owner = owner;
+    });
+  }
   return ways;
 }
 

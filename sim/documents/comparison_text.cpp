@@ -45,6 +45,7 @@ Json candidate_json(const Candidate& candidate, bool is_best) {
                {"ring_backward", to_name(parallel.ring_backward)},
                {"heads_per_stage", parallel.heads_per_stage},
                {"combine", to_name(parallel.combine)},
+               {"q_owner", to_name(parallel.q_owner)},
                {"cp_sizes", to_name(parallel.group_rule)},
                {"is_searched", candidate.is_searched},
                {"is_own", candidate.is_own},

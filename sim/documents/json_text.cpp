@@ -222,6 +222,8 @@ Json layout_json(const Plan& plan, bool full) {
     Json rank{{"rank", to_index(id)}};
     rank["q_runs"] = runs_json(plan.layout.q_runs[id]);
     rank["kv_runs"] = runs_json(plan.layout.kv_runs[id]);
+    if (plan.layout.q_heads.has(id))
+      rank["q_heads"] = {plan.layout.q_heads[id].begin, plan.layout.q_heads[id].end};
     if (full) {
       add_tokens(plan, id, Side::q, rank);
       add_tokens(plan, id, Side::kv, rank);

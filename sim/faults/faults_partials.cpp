@@ -136,11 +136,38 @@ std::optional<PlantedFault> plant_lost_dq_hop(const Plan& healthy) {
       .plan = std::move(plan)};
 }
 
+/// One rank leaves out the last round of a tree: what half of the ranks have computed is missing.
+std::optional<PlantedFault> plant_lost_round(const Plan& healthy) {
+  const auto index = find_item(healthy.forward.merges, [&](const MergeItem& item) {
+    return item.rank == RankId{1} && item.order == 1 &&
+           healthy.buffer(item.into).role == BufferRole::home;
+  });
+  if (!index) return std::nullopt;
+  Plan plan = healthy;
+  const MergeItem& lost = healthy.forward.merges[static_cast<size_t>(*index)];
+  drop_item(plan.forward, plan.forward.merges, StageKind::merge, *index);
+  // The first place where the sum differs from the right one.
+  const auto first = find_item(healthy.forward.merges,
+                               [&](const MergeItem& item) { return item.into == lost.into; });
+  return PlantedFault{.site = forward_site(StageKind::merge, lost.rank, lost.step, *index),
+                      .what = fmt::format("rank {} leaves out the last round", to_index(lost.rank)),
+                      .plan = std::move(plan)};
+}
+
 }  // namespace
 
 std::vector<Fault> partial_faults() {
   const auto moving = [](const std::string& type) {
     return scenario_text({.parallel = "cp_size = 4\ncp_comm_type = \"" + type + "\""});
+  };
+  const auto decoder = [](int ranks) {
+    return scenario_text({.attention = "attn_mask_type = \"causal_bottom_right\"",
+                          .batch = "lengths = [2, 1, 1]\nkv_lengths = [61, 30, 97]",
+                          .parallel = fmt::format(
+                              "cp_size = {}\ncp_comm_type = \"gather_q\"\nlayout = \"contiguous\"\n"
+                              "q_owner = \"heads\"\ncombine = \"tree\"",
+                              ranks),
+                          .numerics = "dtype = \"fp32\"\nbackward = false"});
   };
   const std::string alone = "cp_size = 1\ncp_comm_type = \"pass_q\"";
   const BlindScenario one_rank{scenario_text({.parallel = alone}), "one rank sends nothing"};
@@ -215,6 +242,15 @@ std::vector<Fault> partial_faults() {
        .scenario = scenario_text({.parallel = "cp_size = 4\nring_backward = \"q\""}),
        .blind = one_rank,
        .plant = plant_lost_dq_hop},
+      {.name = "last_round_of_a_tree_left_out",
+       .field_class = "M7",
+       .place = FaultPlace::plan,
+       .detector = Detector::count,
+       .source = "arXiv:2408.04093, reduction of numerators and denominators in log2 P rounds",
+       .wild = unreported,
+       .scenario = decoder(4),
+       .blind = BlindScenario{decoder(1), "one rank has no round"},
+       .plant = plant_lost_round},
   };
 }
 

@@ -71,6 +71,7 @@ PaddingRule padding_rule_of_layout(const Scenario& scenario) {
 PaddingRule padding_rule(const Scenario& scenario) {
   PaddingRule rule = padding_rule_of_layout(scenario);
   rule.slot_multiple = std::lcm(rule.slot_multiple, scenario.batch.slot_multiple);
+  if (owns_heads(scenario.parallel)) rule.q_multiple = 1;
   return rule;
 }
 
@@ -130,8 +131,10 @@ std::optional<Error> add_slots(const Scenario& scenario, const PaddingRule& rule
         has_rounds(scenario.parallel)
             ? std::lcm(cut_multiple(scenario.parallel, ranks[s]), batch.slot_multiple)
             : rule.slot_multiple;
-    if (!fits(scenario, batch.slots[s], multiple))
-      return misfit(scenario, fmt::format("the slot of sequence {}", s), batch.slots[s], multiple,
+    // Queries whose heads are shared are not cut.
+    const int64_t q_multiple = owns_heads(scenario.parallel) ? batch.slot_multiple : multiple;
+    if (!fits(scenario, batch.slots[s], q_multiple))
+      return misfit(scenario, fmt::format("the slot of sequence {}", s), batch.slots[s], q_multiple,
                     ranks[s], slot_keys(batch, Side::q, s));
     if (!fits(scenario, batch.kv_slots[s], multiple))
       return misfit(scenario, fmt::format("the kv slot of sequence {}", s), batch.kv_slots[s],
@@ -139,7 +142,7 @@ std::optional<Error> add_slots(const Scenario& scenario, const PaddingRule& rule
     SequenceSlot sequence;
     sequence.q_begin = slots.tokens;
     sequence.q_valid = batch.lengths[s];
-    sequence.q_slot = round_up(batch.slots[s], multiple);
+    sequence.q_slot = round_up(batch.slots[s], q_multiple);
     sequence.kv_begin = slots.kv_tokens;
     sequence.kv_valid = batch.kv_lengths[s];
     sequence.kv_slot = round_up(batch.kv_slots[s], multiple);
@@ -399,9 +402,41 @@ std::optional<Error> assign_tokens(const Scenario& scenario, Layout& layout) {
   return std::nullopt;
 }
 
+/// Heads are shared as a2a shares them.
+void assign_heads(const Scenario& scenario, Layout& layout) {
+  const int64_t ranks = layout.cp_size, heads = scenario.attention.heads;
+  layout.same_kv = false;
+  for (std::vector<TokenRun>& runs : layout.q_runs) {
+    runs.clear();
+    append_run(runs, {0, layout.slots.tokens, 1});
+  }
+  for (int64_t r = 0; r < ranks; ++r)
+    layout.q_heads.push_back(
+        {static_cast<int32_t>(r * heads / ranks), static_cast<int32_t>((r + 1) * heads / ranks)});
+}
+
+std::optional<Error> refuse_layout_of_heads(const Scenario& scenario) {
+  if (!owns_heads(scenario.parallel)) return std::nullopt;
+  switch (scenario.parallel.layout) {
+    case LayoutKind::lpt:
+    case LayoutKind::lpt_local:
+    case LayoutKind::indices:
+      return make_refusal(
+          fmt::format(
+              "q_owner = \"{}\" requires a layout of keys alone: {} gives rows of queries to "
+              "ranks",
+              to_name(scenario.parallel.q_owner), to_name(scenario.parallel.layout)),
+          "use striped, contiguous, dual_chunk or dual_chunk_packed",
+          {"parallel.q_owner", "parallel.layout"});
+    default:
+      return std::nullopt;
+  }
+}
+
 }  // namespace
 
 Result<Layout> make_layout(const Scenario& scenario) {
+  if (auto error = refuse_layout_of_heads(scenario)) return *error;
   Layout layout;
   layout.kind = scenario.parallel.layout;
   layout.cp_size = scenario.parallel.cp_size;
@@ -422,7 +457,17 @@ Result<Layout> make_layout(const Scenario& scenario) {
   if (auto error = assign_tokens(scenario, layout)) return *error;
   if (layout.kind == LayoutKind::indices)
     layout.same_kv = scenario.parallel.imported.ranks == scenario.parallel.imported.kv_ranks;
+  if (owns_heads(scenario.parallel)) assign_heads(scenario, layout);
   return layout;
+}
+
+IdVector<RankId, std::vector<TokenRun>> partition_of(const Layout& layout, Side side) {
+  IdVector<RankId, std::vector<TokenRun>> runs = layout.runs(side);
+  if (side == Side::kv || layout.q_heads.size() == 0) return runs;
+  for (const RankId rank : runs.ids()) {
+    if (rank != RankId{0}) runs[rank].clear();
+  }
+  return runs;
 }
 
 int64_t count_padding(const Layout& layout, Side side, RankId rank) {

@@ -24,6 +24,8 @@ struct Layout {
   BatchSlots slots;
   IdVector<RankId, std::vector<TokenRun>> q_runs;
   IdVector<RankId, std::vector<TokenRun>> kv_runs;
+  /// [rank] The heads that a rank owns of all queries; none where ranks own rows with all heads.
+  IdVector<RankId, HeadRange> q_heads;
   std::vector<CpRound> rounds;  // cp_sizes: who shares which sequences; a rank's rows are by round
 
   const IdVector<RankId, std::vector<TokenRun>>& runs(Side side) const {
@@ -37,6 +39,10 @@ struct Layout {
 /// padded ids; fewer lpt chunks than ranks, or more than lpt_local handles; more than kMaxTokens
 /// after rounding.
 Result<Layout> make_layout(const Scenario& scenario);
+
+/// runs(), but a partition also where ranks own heads of all queries: rank 0 then has these rows,
+/// and the others none. For those that ask where rows are, as a gathered tensor has them.
+IdVector<RankId, std::vector<TokenRun>> partition_of(const Layout& layout, Side side);
 
 /// Rows of a rank's local buffer that no sequence owns: the padding of slots, and the layout's
 /// tail.

@@ -146,7 +146,17 @@ constexpr KeyNote kKeyNotes[] = {
      "d_out and statistics do, with dq, and keys and values stay (q, BurstAttention)"},
     {"parallel", "combine", "\"all_to_all\"",
      "gather_q: partial results go to the owners of the queries, who merge them; or every rank "
-     "gathers all lse, scales its results, and the owners add them in the dtype (reduce_scatter)"},
+     "gathers all lse, scales its results, and the owners add them in the dtype (reduce_scatter); "
+     "or, "
+     "where ranks own heads, pairs of ranks exchange and merge half of their heads, then a "
+     "quarter, "
+     "down to their own (tree)"},
+    {"parallel", "q_owner", "\"rows\"",
+     "gather_q: a rank owns rows of queries and results, with all heads; or some heads of all "
+     "rows, "
+     "as in a tensor-parallel group (heads); or the results of some heads, while every rank has "
+     "all "
+     "heads of the queries (heads_replicated)"},
     {"parallel", "heads_per_stage", "0",
      "a2a: query heads of a rank that are exchanged and computed at a time (UPipe); all_gather: KV "
      "heads that are gathered at a time; 0: all"},

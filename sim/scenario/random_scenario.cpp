@@ -263,6 +263,27 @@ void roll_moving_queries(uint64_t seed, const RandomSpace& space, int32_t heads,
   if (space.has_rare) parallel.combine = dice.pick({Combine::all_to_all, Combine::reduce_scatter});
 }
 
+/// Ranks that own heads. Draws of its own, for the same reason.
+void roll_owned_heads(uint64_t seed, Scenario& scenario) {
+  Dice dice(seed ^ 0x0ead5);
+  Parallel& parallel = scenario.parallel;
+  if (parallel.comm_type != CommType::gather_q || !dice.chance(50)) return;
+  parallel.q_owner = dice.pick({QOwner::heads, QOwner::heads_replicated});
+  parallel.combine = dice.pick({Combine::all_to_all, Combine::reduce_scatter, Combine::tree});
+  scenario.numerics.backward = false;
+  const auto cuts_alone = {LayoutKind::contiguous, LayoutKind::dual_chunk,
+                           LayoutKind::dual_chunk_packed, LayoutKind::striped};
+  if (std::find(cuts_alone.begin(), cuts_alone.end(), parallel.layout) == cuts_alone.end()) {
+    parallel.layout = dice.pick(cuts_alone);
+    parallel.indices_file.clear();
+    parallel.imported = {};
+  }
+  parallel.cp_size = std::min(parallel.cp_size, scenario.attention.heads);
+  if (parallel.combine == Combine::tree)
+    while ((parallel.cp_size & (parallel.cp_size - 1)) != 0) --parallel.cp_size;
+  parallel.mesh_q = parallel.ring_window = parallel.a2a_size = 1;  // must divide the ranks
+}
+
 /// Latent rows of keys and values. Draws of its own, for the same reason.
 void roll_latent(uint64_t seed, Attention& attention) {
   Dice dice(seed ^ 0x1a7e47);
@@ -344,6 +365,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
     roll_moving_queries(seed, space, scenario.attention.heads, scenario.parallel);
   roll_stages(seed, space, scenario.parallel);
   if (space.has_rare) roll_rounds(seed, scenario.batch, scenario.parallel);
+  if (space.has_rare) roll_owned_heads(seed, scenario);
   if (space.has_rare && !space.has_fp8) roll_latent(seed, scenario.attention);
   if (space.has_fp8) roll_fp8(seed, scenario);
   return scenario;

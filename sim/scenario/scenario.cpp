@@ -206,7 +206,27 @@ std::string_view to_name(DkvHops value) { return value == DkvHops::home ? "home"
 
 std::string_view to_name(RingBackward value) { return value == RingBackward::kv ? "kv" : "q"; }
 std::string_view to_name(Combine value) {
-  return value == Combine::all_to_all ? "all_to_all" : "reduce_scatter";
+  switch (value) {
+    case Combine::all_to_all:
+      return "all_to_all";
+    case Combine::reduce_scatter:
+      return "reduce_scatter";
+    case Combine::tree:
+      return "tree";
+  }
+  return "unknown";
+}
+
+std::string_view to_name(QOwner value) {
+  switch (value) {
+    case QOwner::rows:
+      return "rows";
+    case QOwner::heads:
+      return "heads";
+    case QOwner::heads_replicated:
+      return "heads_replicated";
+  }
+  return "unknown";
 }
 
 std::string_view to_name(GroupRule value) {
@@ -266,6 +286,10 @@ bool sends_queries_backward(const Scenario& scenario) {
 
 bool adds_scaled_partials(const Parallel& parallel) {
   return parallel.comm_type == CommType::gather_q && parallel.combine == Combine::reduce_scatter;
+}
+
+bool owns_heads(const Parallel& parallel) {
+  return parallel.comm_type == CommType::gather_q && parallel.q_owner != QOwner::rows;
 }
 
 bool has_rounds(const Parallel& parallel) { return parallel.group_rule != GroupRule::all_ranks; }

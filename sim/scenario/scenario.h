@@ -63,7 +63,11 @@ enum class Fp8KvWire { fp8, bf16 };
 enum class WireFormat { dtype, fp32 };
 enum class DkvHops { home, ring };
 enum class RingBackward { kv, q };
-enum class Combine { all_to_all, reduce_scatter };
+enum class Combine { all_to_all, reduce_scatter, tree };
+/// What a rank owns of the queries and results of gather_q: rows with all heads; some heads of all
+/// rows, as in a tensor-parallel group; or the results of some heads, while every rank has all
+/// heads of the queries.
+enum class QOwner { rows, heads, heads_replicated };
 /// The ranks of each sequence: all of them, as many as cp_sizes says, or by Megatron's scheduler.
 enum class GroupRule { all_ranks, given, hybrid };
 enum class Accumulate { fp32, dtype };
@@ -206,6 +210,7 @@ struct Parallel {
   int32_t ring_window = 2;                        // double rings: consecutive positions of a window
   RingBackward ring_backward = RingBackward::kv;  // p2p, double_ring: what travels in the backward
   Combine combine = Combine::all_to_all;          // gather_q: how partial results come together
+  QOwner q_owner = QOwner::rows;                  // gather_q
   int32_t heads_per_stage = 0;  // a2a: query heads of a rank in a stage; all_gather: KV heads of a
                                 // stage; 0 = all at once
   int64_t kv_replicated = 0;    // the first valid keys of each sequence that every rank holds
@@ -276,6 +281,7 @@ std::string_view to_name(WireFormat value);
 std::string_view to_name(DkvHops value);
 std::string_view to_name(RingBackward value);
 std::string_view to_name(Combine value);
+std::string_view to_name(QOwner value);
 std::string_view to_name(GroupRule value);
 std::string_view to_name(Accumulate value);
 
@@ -302,6 +308,8 @@ bool sends_queries_backward(const Scenario& scenario);
 /// True where every rank scales its partial results by the lse of all ranks, and the owners of the
 /// rows only add them.
 bool adds_scaled_partials(const Parallel& parallel);
+/// True if ranks own heads of all queries, not rows.
+bool owns_heads(const Parallel& parallel);
 /// True where keys that every rank holds (kv_replicated) can be planned.
 bool may_replicate_keys(CommType type);
 /// True where groups of ranks work in rounds, each on sequences of its own (cp_sizes).

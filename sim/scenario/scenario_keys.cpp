@@ -128,6 +128,7 @@ void list_unused_parallel_keys(const TableReader& table, const Parallel& paralle
   unused.note(table, "ring_window", has_windows(parallel.comm_type), comm_type);
   unused.note(table, "ring_backward", has_ring_backward(parallel.comm_type), comm_type);
   unused.note(table, "combine", parallel.comm_type == CommType::gather_q, comm_type);
+  unused.note(table, "q_owner", parallel.comm_type == CommType::gather_q, comm_type);
   unused.note(table, "heads_per_stage", has_head_stages(parallel.comm_type), comm_type);
   unused.note(table, "dispatch_chunk",
               parallel.layout == LayoutKind::lpt || parallel.layout == LayoutKind::lpt_local,

@@ -43,7 +43,9 @@ inline constexpr std::array kFp8KvWires = {Fp8KvWire::fp8, Fp8KvWire::bf16};
 inline constexpr std::array kWireFormats = {WireFormat::dtype, WireFormat::fp32};
 inline constexpr std::array kDkvHops = {DkvHops::home, DkvHops::ring};
 inline constexpr std::array kRingBackwards = {RingBackward::kv, RingBackward::q};
-inline constexpr std::array kCombines = {Combine::all_to_all, Combine::reduce_scatter};
+inline constexpr std::array kCombines = {Combine::all_to_all, Combine::reduce_scatter,
+                                         Combine::tree};
+inline constexpr std::array kQOwners = {QOwner::rows, QOwner::heads, QOwner::heads_replicated};
 inline constexpr std::array kGroupRules = {GroupRule::hybrid};  // those that a file names
 inline constexpr std::array kAccumulates = {Accumulate::fp32, Accumulate::dtype};
 

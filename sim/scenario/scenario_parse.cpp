@@ -94,6 +94,7 @@ void read_parallel(const TableReader& table, ScenarioOrigin origin, Parallel& pa
   take_value(ring_window, parallel.ring_window);
   take_value(table.choice<RingBackward>("ring_backward", kRingBackwards), parallel.ring_backward);
   take_value(table.choice<Combine>("combine", kCombines), parallel.combine);
+  take_value(table.choice<QOwner>("q_owner", kQOwners), parallel.q_owner);
   take_value(table.integer("heads_per_stage", 0, kMaxHeads), parallel.heads_per_stage);
   take_value(table.integer("kv_replicated", 0, kMaxTokens), parallel.kv_replicated);
   read_cp_sizes(table, parallel);

@@ -30,7 +30,7 @@ inline constexpr auto kBatchKeys = std::to_array<std::string_view>(
 inline constexpr auto kParallelKeys = std::to_array<std::string_view>(
     {"cp_size", "cp_comm_type", "layout", "a2a_size", "dispatch_chunk", "stripe", "indices_file",
      "dispatch", "backward_kv", "partial_wire", "mesh_q", "ring_window", "ring_backward", "combine",
-     "heads_per_stage", "kv_replicated", "cp_sizes", "max_tokens_per_rank"});
+     "q_owner", "heads_per_stage", "kv_replicated", "cp_sizes", "max_tokens_per_rank"});
 inline constexpr auto kNumericsKeys = std::to_array<std::string_view>(
     {"dtype", "backward", "seed", "dkv_wire", "dkv_hops", "accumulate"});
 inline constexpr auto kFp8Keys = std::to_array<std::string_view>({"recipe", "format", "kv_wire"});

@@ -199,6 +199,7 @@ void print_parallel(const Parallel& parallel, TomlWriter& writer) {
   writer.integer("ring_window", parallel.ring_window, usual.ring_window);
   writer.choice("ring_backward", parallel.ring_backward, usual.ring_backward);
   writer.choice("combine", parallel.combine, usual.combine);
+  writer.choice("q_owner", parallel.q_owner, usual.q_owner);
   writer.integer("heads_per_stage", parallel.heads_per_stage, usual.heads_per_stage);
   writer.integer("kv_replicated", parallel.kv_replicated, usual.kv_replicated);
   if (parallel.group_rule == GroupRule::given)

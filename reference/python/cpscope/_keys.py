@@ -62,6 +62,7 @@ class ScenarioKeys(TypedDict, total=False):
     ring_window: int
     ring_backward: str
     combine: str
+    q_owner: str
     heads_per_stage: int
     kv_replicated: int
     cp_sizes: Any  # ranks of each sequence, or "hybrid"

@@ -84,6 +84,9 @@ void write_layout_text(const Plan& plan, std::ostream& out) {
     out << describe_round(plan.layout, k) << '\n';
   for (const RankId rank : plan.layout.q_runs.ids()) {
     out << fmt::format("rank {}: q {}", to_index(rank), describe_owned(plan.layout, Side::q, rank));
+    if (plan.layout.q_heads.has(rank))
+      out << fmt::format(", heads [{}, {})", plan.layout.q_heads[rank].begin,
+                         plan.layout.q_heads[rank].end);
     if (!plan.layout.same_kv) out << "; kv " << describe_owned(plan.layout, Side::kv, rank);
     out << '\n';
   }

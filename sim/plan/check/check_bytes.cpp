@@ -410,6 +410,42 @@ Expected closed_form_scaled(const Sizes& sizes) {
   return expected;
 }
 
+/// Where ranks own heads: their queries to every rank, if these do not have them; and of the
+/// results the heads of others.
+Expected closed_form_of_heads(const Sizes& sizes) {
+  const Parallel& parallel = sizes.plan.scenario.parallel;
+  const MovingQuery query(sizes);
+  const int64_t statistic = sizes.plan.scenario.numerics.dtype == Dtype::fp64 ? 8 : 4,
+                rows = sizes.q_rows(0);
+  const bool gathers_lse = parallel.combine == Combine::reduce_scatter;
+  std::vector<bool> has_work(static_cast<size_t>(sizes.ranks), false);
+  for (const ComputeItem& item : sizes.plan.forward.computes)
+    if (item.num_slices > 0) has_work[static_cast<size_t>(to_index(item.rank))] = true;
+  Expected expected;
+  expected.backward.assign(static_cast<size_t>(sizes.ranks), 0);
+  for (int64_t r = 0; r < sizes.ranks; ++r) {
+    const int64_t own = head_share(sizes, r, sizes.ranks).size();
+    int64_t bytes = parallel.q_owner == QOwner::heads_replicated
+                        ? 0
+                        : (sizes.ranks - 1) * rows * own * query.to_compute;
+    // A rank whose keys nobody sees has no result to exchange.
+    const bool sends = parallel.combine != Combine::all_to_all || has_work[static_cast<size_t>(r)];
+    int64_t sent = sends ? sizes.heads - own : 0;
+    if (parallel.combine == Combine::tree) {
+      sent = 0;
+      for (int64_t half = sizes.ranks / 2; half > 0; half /= 2) {
+        const int64_t first = (r ^ half) / half * half;
+        for (int64_t owner = first; owner < first + half; ++owner)
+          sent += head_share(sizes, owner, sizes.ranks).size();
+      }
+    }
+    bytes += rows * sent * (gathers_lse ? query.back - statistic : query.back);
+    if (gathers_lse) bytes += (sizes.ranks - 1) * rows * sizes.heads * statistic;
+    expected.forward.push_back(bytes);
+  }
+  return expected;
+}
+
 ByRank sent_by_rank(const Pass& pass, int64_t ranks) {
   ByRank sent(static_cast<size_t>(ranks), 0);
   for (const TransferItem& item : pass.transfers) sent[to_index(item.src)] += item.bytes;
@@ -485,6 +521,7 @@ std::optional<Expected> closed_form(const Sizes& sizes) {
     case CommType::mesh:
       return closed_form_moving(sizes, rows_in_mesh(sizes));
     case CommType::gather_q:
+      if (owns_heads(scenario.parallel)) return closed_form_of_heads(sizes);
       return adds_scaled_partials(scenario.parallel)
                  ? closed_form_scaled(sizes)
                  : closed_form_moving(sizes, rows_gathered(sizes));

@@ -81,6 +81,8 @@ void write_header(const CheckedPlan& checked, LineWriter& out) {
   for (const RankId rank : plan.q_lists.ids()) {
     std::string text = fmt::format("rank {} owns q {}", to_index(rank),
                                    describe_runs(plan.list(plan.q_lists[rank])));
+    if (plan.layout.q_heads.has(rank))
+      text += fmt::format(", {}", heads_text(plan.layout.q_heads[rank]));
     if (!plan.layout.same_kv) text += " and kv " + describe_runs(plan.list(plan.kv_lists[rank]));
     out.line(text);
   }

@@ -40,15 +40,20 @@ BufferId PlanBuilder::add_partial(BufferId like) {
 
 void PlanBuilder::add_home_buffers() {
   for (const RankId rank : ranks()) {
-    plan_.q_lists.push_back(add_list(plan_.layout.q_runs[rank]));
+    // Ranks that own heads have the same queries.
+    const bool is_known = owns_heads(scenario().parallel) && rank != RankId{0};
+    plan_.q_lists.push_back(is_known ? plan_.q_lists[RankId{0}]
+                                     : add_list(plan_.layout.q_runs[rank]));
     plan_.kv_lists.push_back(add_list(plan_.layout.kv_runs[rank]));
   }
   for (const RankId rank : ranks()) {
     const RunListId q = plan_.q_lists[rank], kv = plan_.kv_lists[rank];
     HomeBuffers home;
-    home.q = add_buffer(rank, BufferKind::q, BufferRole::home, q, all_heads());
+    const bool has_all = scenario().parallel.q_owner != QOwner::heads;
+    home.q = add_buffer(rank, BufferKind::q, BufferRole::home, q,
+                        has_all ? all_heads() : owned_heads(rank));
     home.kv = add_buffer(rank, BufferKind::kv, BufferRole::home, kv, all_kv_heads());
-    home.out = add_buffer(rank, BufferKind::out, BufferRole::home, q, all_heads());
+    home.out = add_buffer(rank, BufferKind::out, BufferRole::home, q, owned_heads(rank));
     if (has_backward()) {
       home.d_out = add_buffer(rank, BufferKind::d_out, BufferRole::home, q, all_heads());
       home.dq = add_buffer(rank, BufferKind::dq, BufferRole::home, q, all_heads());

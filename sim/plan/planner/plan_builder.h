@@ -32,6 +32,10 @@ class PlanBuilder {
   IdSequence<RankId> ranks() const { return IdSequence<RankId>(static_cast<size_t>(num_ranks())); }
   bool has_backward() const { return plan_.scenario.numerics.backward; }
   HeadRange all_heads() const { return {0, attention().heads}; }
+  /// The heads of the queries that a rank owns.
+  HeadRange owned_heads(RankId rank) const {
+    return plan_.layout.q_heads.has(rank) ? plan_.layout.q_heads[rank] : all_heads();
+  }
   HeadRange all_kv_heads() const { return {0, attention().kv_heads}; }
 
   RunListId add_list(const std::vector<TokenRun>& runs);

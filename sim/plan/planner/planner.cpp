@@ -138,6 +138,33 @@ std::optional<Error> refuse_by_rule(const Scenario& scenario) {
         "kv_replicated requires ring_backward = \"kv\": with q, gradients of keys stay on one rank",
         "use ring_backward = \"kv\"", {"parallel.ring_backward", "parallel.kv_replicated"});
   }
+  if (owns_heads(parallel)) {
+    const std::string_view owner = to_name(parallel.q_owner);
+    if (scenario.numerics.backward)
+      return make_refusal(
+          fmt::format("q_owner = \"{}\" requires backward = false: it is a decoder's schedule",
+                      owner),
+          "set numerics.backward = false", {"parallel.q_owner", "numerics.backward"});
+    if (heads < parallel.cp_size)
+      return make_refusal(
+          fmt::format("q_owner = \"{}\" requires heads >= cp_size: heads = {}, cp_size "
+                      "= {}",
+                      owner, heads, parallel.cp_size),
+          "use fewer ranks, or q_owner = \"rows\"", {"parallel.q_owner", "attention.heads"});
+  }
+  if (parallel.comm_type == CommType::gather_q && parallel.combine == Combine::tree) {
+    if (!owns_heads(parallel))
+      return make_refusal(
+          "combine = \"tree\" requires ranks that own heads: pairs of ranks exchange halves of "
+          "them",
+          "set q_owner = \"heads\" or \"heads_replicated\"",
+          {"parallel.combine", "parallel.q_owner"});
+    if ((parallel.cp_size & (parallel.cp_size - 1)) != 0)
+      return make_refusal(
+          fmt::format("combine = \"tree\" requires a power of two of ranks: cp_size = {}",
+                      parallel.cp_size),
+          "use another combine", {"parallel.combine", "parallel.cp_size"});
+  }
   if (parallel.comm_type == CommType::a2a && heads < parallel.cp_size) {
     return make_refusal(fmt::format("a2a requires heads >= cp_size: heads = {}, cp_size = {}",
                                     heads, parallel.cp_size),

@@ -145,6 +145,7 @@ std::optional<Error> plan_mesh(PlanBuilder& builder) {
 }
 
 std::optional<Error> plan_gather_q(PlanBuilder& builder) {
+  if (owns_heads(builder.scenario().parallel)) return plan_gathered_forward(builder);
   ScheduleDraft draft;
   const HomeBlocks home = add_home_blocks(builder, draft);
   draft.returns = ReturnTime::end;
@@ -157,7 +158,7 @@ std::optional<Error> plan_gather_q(PlanBuilder& builder) {
   }
   if (!adds_scaled_partials(builder.scenario().parallel))
     return compile_draft(builder, std::move(draft));
-  if (auto error = plan_scaled_forward(builder)) return error;
+  if (auto error = plan_gathered_forward(builder)) return error;
   return compile_backward(builder, std::move(draft));
 }
 

@@ -129,12 +129,13 @@ std::optional<Error> plan_helper_ring(PlanBuilder& builder);
 /// key chunks, its own ones among them; one chunk arrives in each step.
 std::optional<Error> plan_mesh(PlanBuilder& builder);
 /// All queries are gathered on every rank, keys stay, partial results return all at once; or, with
-/// combine = reduce_scatter, plan_scaled_forward.
+/// combine = reduce_scatter, or where ranks own heads, plan_gathered_forward.
 std::optional<Error> plan_gather_q(PlanBuilder& builder);
-/// A forward over gathered queries as decoders do it: every rank gets the lse of all ranks'
-/// results, scales its own by the lse of all together, and the owners of the rows add what they
-/// get.
-std::optional<Error> plan_scaled_forward(PlanBuilder& builder);
+/// A forward over gathered queries as decoders do it: one compute item a rank, of all queries with
+/// the rank's keys. Results come together as `combine` says: exchanged and merged by their owners;
+/// or every rank gets the lse of all ranks' results, scales its own by the lse of all together, and
+/// the owners add what they get; or by halves, in a tree.
+std::optional<Error> plan_gathered_forward(PlanBuilder& builder);
 
 /// One compute item per seat, with all of its KV present: compute, merge and finish in one step.
 /// `ranges` are by seat; `merges` counts what has been merged into each accumulator.

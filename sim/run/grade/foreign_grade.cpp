@@ -202,8 +202,8 @@ Result<RunInputs> find_inputs(const Plan& plan, ForeignRecord& record, ForeignGr
     InputNote note{.name = input->name};
     const Side side = which == InputTensor::k || which == InputTensor::v ? Side::kv : Side::q;
     const std::vector<bool> valid = valid_ids(slots, side);
-    if (auto error =
-            refuse_moved_rows(record, *given, *input, valid, plan.layout.runs(side).values()))
+    if (auto error = refuse_moved_rows(record, *given, *input, valid,
+                                       partition_of(plan.layout, side).values()))
       return *error;
     if (auto error = take_input(*given, valid, dtype, *input, note)) return *error;
     graded.inputs.push_back(note);

@@ -43,9 +43,12 @@ int64_t Expectation::nth(int64_t token, int64_t n) const {
   return -1;
 }
 
-int32_t owner_of(const Plan& plan, Side side, int64_t id) {
+int32_t owner_of(const Plan& plan, Side side, int64_t id, int32_t head) {
   const IdVector<RankId, RunListId>& lists = plan.lists(side);
+  const bool by_heads = side == Side::q && owns_heads(plan.scenario.parallel);
   for (const RankId rank : lists.ids()) {
+    const HeadRange heads = plan.buffer(plan.home[rank].out).heads;
+    if (by_heads && (head < heads.begin || head >= heads.end)) continue;
     if (holds(plan, lists[rank], id)) return to_index(rank);
   }
   return -1;

@@ -26,9 +26,11 @@ struct Expectation {
   int64_t nth(int64_t token, int64_t n) const;
 };
 
-/// The rank that owns a packed padded id; -1 if no rank does.
-int32_t owner_of(const Plan& plan, Side side, int64_t id);
-/// [packed padded id] The rank that owns it; -1 if no rank does.
+/// The rank that owns a packed padded id; -1 if no rank does. Where ranks own heads of all queries,
+/// the one that owns the head.
+int32_t owner_of(const Plan& plan, Side side, int64_t id, int32_t head = 0);
+/// [packed padded id] The rank that owns it; -1 if no rank does. Where ranks own heads, the last
+/// one for every query: rows of all ranks are then graded together.
 std::vector<int32_t> owners_of(const Plan& plan, Side side);
 /// The step of a pass in which a rank computes with a key; -1 if there is none.
 int32_t step_of(const Plan& plan, const Pass& pass, int32_t rank, int64_t key);

@@ -53,7 +53,7 @@ TokenPlaces places_of(const Layout& layout, Side side) {
 
 std::vector<std::vector<int64_t>> ids_by_rank(const Layout& layout, Side side) {
   std::vector<std::vector<int64_t>> ids;
-  for (const std::vector<TokenRun>& runs : layout.runs(side).values()) ids.push_back(expand(runs));
+  for (const std::vector<TokenRun>& runs : partition_of(layout, side)) ids.push_back(expand(runs));
   return ids;
 }
 

@@ -262,7 +262,7 @@ class Probe {
     finding.probe = probe;
     finding.token = row / heads_;
     finding.head = static_cast<int32_t>(row % heads_);
-    finding.rank = owner_of(plan_, Side::q, finding.token);
+    finding.rank = owner_of(plan_, Side::q, finding.token, finding.head);
     finding.step = key < 0 ? -1 : step_of(plan_, plan_.forward, finding.rank, key);
     finding.expected = expected;
     finding.seen = seen;

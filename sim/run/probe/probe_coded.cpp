@@ -22,7 +22,7 @@ void note(ProbeTally& tally, const Plan& plan, int64_t token, int32_t head, int6
   if (tally.first) return;
   ProbeFinding finding;
   finding.probe = tally.probe;
-  finding.rank = owner_of(plan, Side::q, token);
+  finding.rank = owner_of(plan, Side::q, token, head);
   finding.step = key < 0 ? -1 : step_of(plan, plan.forward, finding.rank, key);
   finding.token = token;
   finding.head = head;

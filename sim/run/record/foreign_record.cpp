@@ -52,13 +52,14 @@ int64_t count_grouped(const std::vector<int64_t>& sequence_of_row, int64_t begin
 SideShape shape_side(const Layout& layout, Side side) {
   const auto sequences = static_cast<int64_t>(layout.slots.sequences.size());
   SideShape shape;
-  shape.ids = rank_order_ids(layout.runs(side).values());
+  const auto runs_by_rank = partition_of(layout, side);
+  shape.ids = rank_order_ids(runs_by_rank.values());
   shape.tokens = static_cast<int64_t>(shape.ids.size());
   const std::vector<int64_t> packed = sequence_ids(layout.slots, side);
   std::vector<int64_t> by_rank(packed.size());
   for (size_t row = 0; row < shape.ids.size(); ++row) by_rank[row] = packed[shape.ids[row]];
   int64_t begin = 0;
-  for (const auto& rank_runs : layout.runs(side)) {
+  for (const auto& rank_runs : runs_by_rank) {
     shape.rows.push_back(count_ids(rank_runs));
     shape.grouped.push_back(count_grouped(by_rank, begin, begin + shape.rows.back(), sequences));
     begin += shape.rows.back();

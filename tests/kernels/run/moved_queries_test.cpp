@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -144,7 +145,7 @@ TEST(CudaExecutor, CarriesOutEveryFeatureWhereQueriesMove) {
 }
 
 /// Schedules of which a plan has what no other has: sums of dQ on a ring, results that are scaled
-/// by a gathered lse, keys of two buffers, partials of some heads.
+/// by a gathered lse, keys of two buffers, partials of some heads, queries of some heads.
 TEST(CudaExecutor, CarriesOutEveryFeatureOfRareSchedules) {
   CPSCOPE_NEEDS_DEVICE(executor);
   int ran = 0;
@@ -154,13 +155,20 @@ TEST(CudaExecutor, CarriesOutEveryFeatureOfRareSchedules) {
          {"cp_comm_type = \"p2p\"\nring_backward = \"q\"\n",
           "cp_comm_type = \"double_ring\"\nring_window = 2\nring_backward = \"q\"\n",
           "cp_comm_type = \"gather_q\"\ncombine = \"reduce_scatter\"\n",
+          "cp_comm_type = \"gather_q\"\nq_owner = \"heads\"\n",
+          "cp_comm_type = \"gather_q\"\nq_owner = \"heads\"\ncombine = \"tree\"\n",
+          "cp_comm_type = \"gather_q\"\nq_owner = \"heads_replicated\"\n"
+          "combine = \"reduce_scatter\"\n",
           "cp_comm_type = \"p2p\"\nkv_replicated = 5\n",
           "cp_comm_type = \"all_gather\"\nheads_per_stage = 1\n",
           "cp_comm_type = \"a2a\"\nheads_per_stage = 2\n"}) {
       const std::string text = fmt::format(
           "schema = 1\ntitle = \"t\"\nquestion = \"q?\"\n[attention]\n{}[batch]\n{}[parallel]\n"
-          "cp_size = 4\n{}{}[numerics]\n{}",
-          one.attention, one.batch, parallel, one.parallel, one.numerics);
+          "cp_size = 4\n{}{}[numerics]\n{}{}",
+          one.attention, one.batch, parallel, one.parallel, one.numerics,
+          std::string_view(parallel).find("q_owner") == std::string_view::npos
+              ? ""
+              : "backward = false\n");
       const auto loaded = parse_scenario(text, "rare.toml");
       // A key of one communication type alone is rejected with another one.
       if (!loaded.ok() || (++number % 3 != 0 && !kHasAllCases)) continue;

@@ -1,0 +1,147 @@
+// gather_q on ranks that own heads of all queries. Bytes are typed in from the formulas of vLLM's
+// decode context parallelism.
+#include "sim/plan/check/plan_check.h"
+#include "sim/plan/plan_summary.h"
+#include "sim/plan/planner/planner.h"
+#include "sim/scenario/scenario_names.h"
+#include "tests/sim/plan/plan_cases.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+Scenario decoder(QOwner owner, Combine combine, int32_t ranks, int32_t heads,
+                 std::vector<int64_t> lengths, std::vector<int64_t> kv_lengths) {
+  Scenario scenario = make_cross_case(std::move(lengths), std::move(kv_lengths), ranks,
+                                      LayoutKind::striped, CommType::gather_q);
+  scenario.attention.heads = heads;
+  scenario.attention.mask_type = MaskType::causal_bottom_right;
+  scenario.parallel.q_owner = owner;
+  scenario.parallel.combine = combine;
+  scenario.numerics.backward = false;
+  return scenario;
+}
+
+// 64 requests, 128 heads of 576 and 512 elements, 8 ranks. Queries 7 x 64 x 16 x 576 x 2 bytes;
+// results 64 x 112 x 512 x 2; lse of the results 64 x 112 x 4, or of all heads to 7 ranks.
+TEST(OwnedHeads, SendTheBytesThatAreKnownOfDecoders) {
+  for (const QOwner owner : {QOwner::heads, QOwner::heads_replicated}) {
+    for (const Combine combine : kCombines) {
+      Scenario scenario = decoder(owner, combine, 8, 128, std::vector<int64_t>(64, 1),
+                                  std::vector<int64_t>(64, 97));
+      scenario.attention.head_dim_qk = 576;
+      scenario.attention.head_dim_v = 512;
+      const Plan plan = plan_of(scenario);
+      expect_proved(plan);
+      const PlanSummary summary = summarise(plan);
+      const int64_t queries = owner == QOwner::heads ? 8'257'536 : 0,
+                    lse = combine == Combine::reduce_scatter ? 229'376 : 28'672;
+      EXPECT_EQ(summary.forward_bytes, std::vector<int64_t>(8, queries + 7'340'032));
+      EXPECT_EQ(summary.forward_small_bytes, std::vector<int64_t>(8, lse));
+      EXPECT_EQ(plan.layout.slots.tokens, 64) << "queries that no rank cuts need no padding";
+    }
+  }
+}
+
+/// Ranks get as many heads as a2a gives them; one owns a single query and no rank's keys are whole.
+TEST(OwnedHeads, AreProvedForUnevenHeadsRanksWithoutKeysAndPadding) {
+  for (const Combine combine : kCombines) {
+    for (const int32_t ranks : {1, 2, 4, 8}) {
+      Scenario scenario = decoder(QOwner::heads, combine, ranks, 9, {3, 1}, {5, 2});
+      scenario.attention.kv_heads = 3;
+      scenario.parallel.stripe = 3;
+      scenario.batch.slot_multiple = 4;
+      const Plan plan = plan_of(scenario);
+      expect_proved(plan);
+      EXPECT_EQ(plan.layout.slots.tokens, 8);
+      int32_t next = 0;
+      for (const HeadRange heads : plan.layout.q_heads) {
+        EXPECT_EQ(heads.begin, next);
+        next = heads.end;
+      }
+      EXPECT_EQ(next, 9);
+    }
+  }
+}
+
+TEST(OwnedHeads, MergeInATreeOfAsManyRoundsAsTheRanksHaveHalves) {
+  const Plan plan = plan_of(decoder(QOwner::heads, Combine::tree, 8, 16, {2}, {40}));
+  std::vector<int64_t> sent;  // by each stage of transfers, from rank 0: heads
+  for (const Stage& stage : plan.forward.stages) {
+    if (stage.kind != StageKind::transfer) continue;
+    int64_t heads = 0;
+    for (int64_t i = stage.begin; i < stage.end; ++i) {
+      const TransferItem& item = plan.forward.transfers[static_cast<size_t>(i)];
+      if (item.src == RankId{0} && item.dst != RankId{0}) heads += item.heads.size();
+    }
+    sent.push_back(heads);
+  }
+  EXPECT_EQ(sent, (std::vector<int64_t>{7 * 2, 8, 4, 2}));
+}
+
+/// The words with which a scenario is refused.
+std::string refusal(const Scenario& scenario) {
+  const Result<Plan> plan = make_plan(scenario);
+  if (plan) return "";
+  EXPECT_EQ(plan.error().kind, ErrorKind::refused);
+  return plan.error().complaints.front().what;
+}
+
+TEST(OwnedHeads, AreRefusedByNameWhereNoPlanHasThem) {
+  const Scenario possible = decoder(QOwner::heads, Combine::all_to_all, 4, 8, {2}, {40});
+  EXPECT_EQ(refusal(possible), "");
+  Scenario scenario = possible;
+  scenario.numerics.backward = true;
+  EXPECT_EQ(refusal(scenario),
+            "q_owner = \"heads\" requires backward = false: it is a decoder's schedule");
+  scenario = possible;
+  scenario.attention.heads = 3;
+  EXPECT_EQ(refusal(scenario),
+            "q_owner = \"heads\" requires heads >= cp_size: heads = 3, cp_size = 4");
+  scenario = possible;
+  scenario.parallel.layout = LayoutKind::lpt;
+  EXPECT_EQ(
+      refusal(scenario),
+      "q_owner = \"heads\" requires a layout of keys alone: lpt gives rows of queries to ranks");
+  scenario = possible;
+  scenario.parallel.combine = Combine::tree;
+  scenario.parallel.cp_size = 6;
+  EXPECT_EQ(refusal(scenario), "combine = \"tree\" requires a power of two of ranks: cp_size = 6");
+  scenario = possible;
+  scenario.parallel.combine = Combine::tree;
+  scenario.parallel.q_owner = QOwner::rows;
+  EXPECT_EQ(
+      refusal(scenario),
+      "combine = \"tree\" requires ranks that own heads: pairs of ranks exchange halves of them");
+  // Other types do not read the key.
+  scenario = possible;
+  scenario.parallel.comm_type = CommType::p2p;
+  EXPECT_EQ(refusal(scenario), "");
+}
+
+TEST(OwnedHeads, AreNotProvedIfAHeadHasTwoOwnersOrARankLacksQueries) {
+  const Plan healthy = plan_of(decoder(QOwner::heads, Combine::all_to_all, 4, 8, {2}, {40}));
+  const auto verdict = [](const Plan& plan) {
+    for (const CheckResult& check : inspect_plan(plan))
+      if (!check.ok) return check.detail;
+    return std::string();
+  };
+  EXPECT_EQ(verdict(healthy), "");
+  Plan plan = healthy;
+  plan.buffers[plan.home[RankId{1}].out].heads.begin = 1;
+  EXPECT_EQ(verdict(plan), "head 2 is not owned by exactly one rank");
+  plan = healthy;
+  plan.buffers[plan.home[RankId{3}].q].heads.begin = 7;
+  EXPECT_EQ(verdict(plan), "rank 3 lacks heads of its queries");
+  plan = healthy;
+  plan.q_lists[RankId{2}] = plan.run_lists.push_back({0, 0, 0});
+  EXPECT_EQ(verdict(plan), "rank 2 does not have all queries");
+}
+
+}  // namespace
+}  // namespace cpscope::tests
