@@ -228,7 +228,7 @@ constexpr std::array kTable = {
             "Writes a PNG of the window and the JSON that makes it again.", has_files,
             [](AppState& s) { s.wish = ExportWish::screenshot; }},
     Command{"file.export", "Export...", "File", "Ctrl+E",
-            "Writes the focused view as a picture (SVG, PNG) or its figures (CSV).",
+            "Writes the focused view as a picture (SVG, PNG, moving APNG) or its figures (CSV).",
             [](const AppState& s) { return has_files(s) && has_plan(s); },
             show<Dialog::export_file>},
     Command{"file.copy_link", "Copy link", "File", "",
