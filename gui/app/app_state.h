@@ -117,11 +117,21 @@ struct Saving {
   std::string path;
 };
 
-/// Run A compared with run B, computed in the background as soon as both exist.
+/// Two runs, the first of them of the plan that is shown.
+struct ComparedRuns {
+  SharedRun own, other;  // null: there are no two runs to compare
+  SharedPlan own_plan, other_plan;
+
+  friend bool operator==(const ComparedRuns&, const ComparedRuns&) = default;
+};
+
+/// One run compared with another, computed in the background as soon as both exist: A with B of one
+/// plan, or the run of the shown plan with that of another plan of the same batch.
 struct Comparison {
   Task<Result<SharedRun>> task;
-  SharedRun a, b;  // the runs that are compared
-  SharedRun view;  // null until it is ready, or when the runs cannot be compared
+  ComparedRuns runs;        // that are compared
+  SharedRun view;           // null until it is ready, or when the runs cannot be compared
+  bool is_refused = false;  // the two plans answer different questions
 };
 
 /// Predicted times of the plan, computed in the background whenever the plan changes
@@ -190,7 +200,7 @@ struct AppState {
   bool shows_ways = false;  // shows the page of ways instead of the views
   Ways ways;
   bool is_by_step = false;   // numbers: what the current step wrote instead of the answer
-  bool is_beside_b = false;  // numbers: run A compared with run B instead of the oracle
+  bool is_beside_b = false;  // numbers: the run compared with the other one instead of the oracle
   SharedPlan pinned;         // another plan, shown above this one to compare; may be null
   Job job;
   Saving saving;
@@ -240,6 +250,10 @@ struct Projections {
   Projection selected, hovered;
 };
 Projections project_all(const AppState& state);
+/// The runs that can be compared: those of one plan, A first, or of the shown plan and another one.
+ComparedRuns compared_runs(const AppState& state);
+/// Keeps the shown plan above the next ones, and its run as run B to compare theirs with.
+void pin_plan(AppState& state);
 /// Everything that a view depends on, except size, text_width, memo and projections.
 ViewInput view_input(const AppState& state, ViewKind kind);
 /// The same view of the pinned plan, at the same step or its last one.

@@ -144,12 +144,16 @@ void add_tiles(const ViewInput& input, const RunView& run, const Box& box, View&
 
 /// The most important part comes first: the end is cut off when there is little room.
 std::string describe_field(const RunView& run, const ErrorField& field) {
+  const bool is_difference = !run.against.empty() && run.against != "the oracle";
   std::string text = field.name + ": ";
   if (field.nan > 0)
     text += fmt::format("{} value{} NaN", print_count(field.nan), field.nan == 1 ? " is" : "s are");
   else
-    text += fmt::format("error {} of its length", print_figure(field.rel_l2));
-  if (field.has_budget()) text += fmt::format(", budget {}", print_figure(field.budget));
+    text += fmt::format("{} {} of its length", is_difference ? "difference" : "error",
+                        print_figure(field.rel_l2));
+  if (field.has_budget())
+    text += fmt::format(", {} {}", is_difference ? "earned tolerance" : "budget",
+                        print_figure(field.budget));
   if (field.has_row_budgets() && field.rows_over > 0)
     text += fmt::format("; {} over", count_text(field.rows_over, "row"));
   else if (field.has_row_budgets() && !field.worst.empty())
@@ -320,7 +324,9 @@ View draw_numbers(const ViewInput& input) {
   const int32_t tensor = input.tensor;
   const ShownErrors shown{input, *field, tensor, side_of_tensor(tensor),
                           ErrorScale(*field, *input.theme)};
-  add_parts(shown, {kNumbersMargin, y + 4, right, input.size.height - 4}, view);
+  const Box below{kNumbersMargin, y + 4, right, input.size.height - 4};
+  y += add_distance_bars(shown, below, view);
+  add_parts(shown, {below.x0, y + 4, below.x1, below.y1}, view);
   return view;
 }
 
