@@ -269,6 +269,22 @@ void cancel_job(AppState& state) {
   tell(state, "Writing " + state.saving.path + " was cancelled");
 }
 
+Borders borders_around(ViewKind kind) {
+  constexpr float kLarge = 0.66F;
+  const bool is_above =
+      kind == ViewKind::layout || kind == ViewKind::mask || kind == ViewKind::traffic;
+  Borders borders;
+  borders.rows = is_above ? kLarge : 1 - kLarge;
+  float& left = is_above ? borders.top_left : borders.bottom_left;
+  float& right = is_above ? borders.top_right : borders.bottom_right;
+  constexpr float kRest = (1 - kLarge) / 2;
+  const bool is_first = kind == ViewKind::layout || kind == ViewKind::timeline;
+  const bool is_last = kind == ViewKind::traffic || kind == ViewKind::balance;
+  left = is_first ? kLarge : kRest;
+  right = is_last ? 1 - kLarge : 1 - kRest;
+  return borders;
+}
+
 ComparedRuns compared_runs(const AppState& state) {
   if (!state.run_a || !state.run_b || state.run_a == state.run_b) return {};
   const SharedPlan& shown = state.document.plan();

@@ -59,6 +59,20 @@ enum class Dialog : uint8_t {
   welcome
 };
 
+/// Where the borders of the panels stand, as shares of the window (side) or of the area of the six
+/// views: layout, mask, traffic above, timeline, numbers, balance below.
+struct Borders {
+  float side = 0;  // between the scenario and the views; 0: as wide as the scenario needs
+  float rows = 0.56F;
+  float top_left = 0.40F, top_right = 0.71F;
+  float bottom_left = 0.46F, bottom_right = 0.74F;
+
+  friend bool operator==(const Borders&, const Borders&) = default;
+};
+
+/// Borders that give one view most of the room; the others stay in sight.
+Borders borders_around(ViewKind kind);
+
 /// What to write once the frame is painted: a PNG of the window and its state, or only the focused
 /// view (AppState::wish_path), or of a web page the address that makes it again, to the clipboard.
 enum class ExportWish : uint8_t { none, screenshot, picture, link };
@@ -75,6 +89,7 @@ struct Message {
   friend bool operator==(const Message&, const Message&) = default;
 };
 
+inline constexpr float kMostMagnification = 2.5F;
 inline constexpr double kMessageSeconds = 12;
 
 /// The open lesson and its open step; lesson is -1 when none is open.
@@ -210,6 +225,8 @@ struct AppState {
   std::string for_clipboard;  // copied when the frame is built, then empty
   bool is_full_screen = false;
   LessonPlace lesson;
+  Borders borders;
+  float magnification = 1;  // of text and lines, for talks: [1, kMostMagnification]
   SharedPlan lesson_plan;  // the plan of the open lesson page when it was opened
   LessonAnswer answer;
   std::vector<Message> messages;

@@ -59,6 +59,7 @@ void go(AppState& state, int32_t places) {
   state.playhead = step_by(*state.plan(), state.playhead, places);
 }
 
+constexpr float kMagnifyBy = 0.25F;
 constexpr int32_t kFar = 1 << 30;  // beyond either end
 
 void toggle_play(AppState& state) {
@@ -335,6 +336,24 @@ constexpr std::array kTable = {
             "Enlarges the focused view to the window, or shows all views again.",
             [](const AppState& s) { return s.focus_view.has_value(); },
             [](AppState& s) { s.is_enlarged = !s.is_enlarged; }},
+    Command{"view.room", "Give the focused view most of the room", "View", "Shift+Enter",
+            "Makes the focused view large and keeps the others in sight; again: all as usual. The "
+            "borders between views can be dragged too.",
+            [](const AppState& s) { return s.focus_view.has_value(); },
+            [](AppState& s) {
+              const Borders wanted = borders_around(*s.focus_view);
+              s.borders = s.borders == wanted ? Borders{} : wanted;
+              s.is_enlarged = false;
+            }},
+    Command{"view.larger", "Larger text", "View", "Ctrl+Up",
+            "Magnifies text and lines, for talks and projectors.",
+            [](const AppState& s) { return s.magnification < kMostMagnification; },
+            [](AppState& s) {
+              s.magnification = std::min(kMostMagnification, s.magnification + kMagnifyBy);
+            }},
+    Command{"view.smaller", "Smaller text", "View", "Ctrl+Down", "Takes magnification back.",
+            [](const AppState& s) { return s.magnification > 1; },
+            [](AppState& s) { s.magnification = std::max(1.0F, s.magnification - kMagnifyBy); }},
     Command{"view.full_screen", "Full screen", "View", "F11",
             "Fills the monitor with the window, or makes it a window again.",
             [](const AppState& s) { return s.services.has_full_screen; },

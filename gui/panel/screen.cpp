@@ -3,6 +3,7 @@
 #include "gui/app/lesson.h"
 #include "gui/panel/narrow_panel.h"
 #include "gui/panel/panels.h"
+#include "gui/panel/splitters.h"
 #include "gui/panel/view_panel.h"
 #include "gui/panel/ways_panel.h"
 
@@ -26,6 +27,8 @@ constexpr std::pair<ViewKind, float> kPinnedColumns[] = {{ViewKind::layout, 0.34
 struct Places {
   Box transport, tabs, editor, inspector, lesson, caption, comparison, ways;
   std::array<Box, kViewKinds.size()> views{}, pinned{};
+  Box area;                    // of all views, where borders can be moved
+  bool has_all_views = false;  // beside each other
 };
 
 Box cut(const Box& area, float x0, float x1, float y0, float y1) {
@@ -65,7 +68,9 @@ Places place_narrow(const Ui& ui, const NarrowTab& tab, Size display, float top)
 Places place_panels(const Ui& ui, Size display, float top) {
   Places places;
   const bool has_lesson = ui.state.lesson.lesson >= 0;
-  const float side = ui.px(kSideWidth);
+  const Borders& borders = ui.state.borders;
+  const float side =
+      borders.side > 0 ? std::round(display.width * borders.side) : ui.px(kSideWidth);
   places.transport = {0, top, display.width, top + ui.px(kTransportHeight)};
   const LessonStep* page = current_step(ui.state);
   const bool has_question = page != nullptr && page->question != nullptr;
@@ -89,6 +94,7 @@ Places place_panels(const Ui& ui, Size display, float top) {
   }
   if (ui.state.is_enlarged && ui.state.focus_view) {
     set(*ui.state.focus_view, area);
+  places.area = area;
     return places;
   }
   if (ui.state.pinned) {
@@ -104,12 +110,13 @@ Places place_panels(const Ui& ui, Size display, float top) {
     }
     return places;
   }
-  set(ViewKind::layout, cut(area, 0, 0.40f, 0, 0.56f));
-  set(ViewKind::mask, cut(area, 0.40f, 0.71f, 0, 0.56f));
-  set(ViewKind::traffic, cut(area, 0.71f, 1, 0, 0.56f));
-  set(ViewKind::timeline, cut(area, 0, 0.46f, 0.56f, 1));
-  set(ViewKind::numbers, cut(area, 0.46f, 0.74f, 0.56f, 1));
-  set(ViewKind::balance, cut(area, 0.74f, 1, 0.56f, 1));
+  set(ViewKind::layout, cut(area, 0, borders.top_left, 0, borders.rows));
+  set(ViewKind::mask, cut(area, borders.top_left, borders.top_right, 0, borders.rows));
+  set(ViewKind::traffic, cut(area, borders.top_right, 1, 0, borders.rows));
+  set(ViewKind::timeline, cut(area, 0, borders.bottom_left, borders.rows, 1));
+  set(ViewKind::numbers, cut(area, borders.bottom_left, borders.bottom_right, borders.rows, 1));
+  set(ViewKind::balance, cut(area, borders.bottom_right, 1, borders.rows, 1));
+  places.has_all_views = true;
   return places;
 }
 
@@ -224,5 +231,7 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
                           ? std::max(0, parts_->unsettled - 1)
                           : 2;
 }
+  if (places.area.width() > 0 && state.dialog == Dialog::none)
+    build_splitters(ui, places.area, places.has_all_views);
 
 }  // namespace cpscope::gui

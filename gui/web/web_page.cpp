@@ -135,7 +135,7 @@ bool Page::open(Toolbox& toolbox) {
 
 /// Gives the canvas one pixel per screen pixel, also after the page was zoomed or resized.
 void Page::fit() {
-  const auto scale = static_cast<float>(page_scale());
+  const float scale = static_cast<float>(page_scale()) * state_.magnification;
   const int width = std::max(1, static_cast<int>(page_width() * page_scale()));
   const int height = std::max(1, static_cast<int>(page_height() * page_scale()));
   if (width != width_ || height != height_) {
