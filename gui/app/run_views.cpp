@@ -224,8 +224,11 @@ Result<SharedRun> compare_runs(const RunView& a, const RunView& b, const PlanInd
   view->verdict = is_same ? "The two runs agree within the earned tolerances of both."
                           : "The two runs are further apart than their budgets explain.";
   const DiffRule rule{.is_earned = true};
-  if (const auto first = find_first_item(*a.record, *b.record, diffs, rule, &plan.plan()))
+  if (auto first = find_first_item(*a.record, *b.record, diffs, rule, &plan.plan())) {
+    // Steps count from 1 on screen.
+    first->name.step = StepId{to_index(first->name.step) + 1};
     view->first_divergence = describe_first_item(*first, rule);
+  }
   Result<StepErrors> steps = compare_steps(*a.record, *b.record, plan, b.name);
   if (steps)
     view->steps = std::make_shared<StepErrors>(std::move(steps).value());
