@@ -331,7 +331,7 @@ TEST(Lessons, SayWhereQueriesBeginToCostMoreThanKeys) {
   const int32_t lesson = lesson_of("Few queries, many keys");
   Scenario ring = (text_of_page(state, lesson, 0), state.document.scenario());
   ring.parallel.comm_type = CommType::p2p;
-  const std::string first = text_of_page(state, lesson, 0), second = text_of_page(state, lesson, 1);
+  const std::string first = text_of_page(state, lesson, 0), second = text_of_page(state, lesson, 2);
   EXPECT_NE(first.find("it would send " + gui::print_bytes(busiest_bytes(ring))), std::string::npos)
       << first;
   EXPECT_NE(second.find("fewer than 0.246 queries for each key. Here there are 0.062: queries win"),
