@@ -199,6 +199,7 @@ struct AppState {
   Target hovered;                      // written by this frame, shown by the next
   std::optional<ViewKind> focus_view;  // keyboard focus: what F and the arrows act on
   bool is_enlarged = false;            // focus_view fills the window
+  std::optional<ViewKind> only_view;   // embedded in another page: this view and its steps alone
   KeyArea key_area = KeyArea::views;
   bool opens_menus = false;  // the first menu opens in the next frame, for the keyboard
   int32_t focus_rank = 0;
@@ -224,9 +225,9 @@ struct AppState {
   std::string wish_path;      // ends in .svg or .png
   std::string for_clipboard;  // copied when the frame is built, then empty
   bool is_full_screen = false;
-  LessonPlace lesson;
   Borders borders;
   float magnification = 1;  // of text and lines, for talks: [1, kMostMagnification]
+  LessonPlace lesson;
   SharedPlan lesson_plan;  // the plan of the open lesson page when it was opened
   LessonAnswer answer;
   std::vector<Message> messages;

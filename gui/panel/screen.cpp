@@ -39,6 +39,15 @@ Box cut(const Box& area, float x0, float x1, float y0, float y1) {
           at(area.y0, area.y1, y1)};
 }
 
+/// The view that another page embeds, below the steps.
+Places place_embedded(const Ui& ui, ViewKind kind, Size display) {
+  Places places;
+  const float transport = embedded_transport_height(ui, display.width);
+  places.transport = {0, 0, display.width, transport};
+  places.views[static_cast<size_t>(kind)] = {0, transport, display.width, display.height};
+  return places;
+}
+
 /// One part at a time between the transport and the text. The text of a lesson takes the place of
 /// the caption; both scroll.
 Places place_narrow(const Ui& ui, const NarrowTab& tab, Size display, float top) {
@@ -85,6 +94,7 @@ Places place_panels(const Ui& ui, Size display, float top) {
   places.editor = {0, body.y0, side, divide};
   places.inspector = {0, divide, side, body.y1};
   const Box area{side, body.y0, body.x1, body.y1};
+  places.area = area;
   const auto set = [&](ViewKind kind, const Box& box) {
     places.views[static_cast<size_t>(kind)] = box;
   };
@@ -94,7 +104,6 @@ Places place_panels(const Ui& ui, Size display, float top) {
   }
   if (ui.state.is_enlarged && ui.state.focus_view) {
     set(*ui.state.focus_view, area);
-  places.area = area;
     return places;
   }
   if (ui.state.pinned) {
@@ -190,15 +199,16 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
   const Target before = state.hovered;
   const int64_t way_before = state.ways.hovered;
   answer_keys(ui);
-  build_menu_bar(ui, parts_->menu);
+  if (!state.only_view) build_menu_bar(ui, parts_->menu);
   const ImVec2 display = ImGui::GetIO().DisplaySize;
   const Size size{display.x, display.y};
   const bool narrow = is_narrow(ui, display.x);
   if (narrow) parts_->tab.follow(state);
-  const Places places = narrow ? place_narrow(ui, parts_->tab, size, ImGui::GetFrameHeight())
-                               : place_panels(ui, size, ImGui::GetFrameHeight());
+  const Places places = state.only_view ? place_embedded(ui, *state.only_view, size)
+                        : narrow ? place_narrow(ui, parts_->tab, size, ImGui::GetFrameHeight())
+                                 : place_panels(ui, size, ImGui::GetFrameHeight());
   build_transport(ui, places.transport);
-  if (narrow) build_narrow_tabs(ui, places.tabs, parts_->tab);
+  if (places.tabs.width() > 0) build_narrow_tabs(ui, places.tabs, parts_->tab);
   if (places.editor.width() > 0) build_editor(ui, places.editor, parts_->typed);
   if (places.inspector.width() > 0) build_inspector(ui, places.inspector, parts_->inspection);
   const LitTargets lit{
@@ -208,7 +218,7 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
     const Box& box = places.views[static_cast<size_t>(kind)];
     if (box.width() > 0) parts_->views[static_cast<size_t>(kind)].build(ui, lit, box);
   }
-  if (state.pinned && !narrow) {
+  if (state.pinned && places.comparison.width() > 0) {
     const LitTargets pinned_lit{
         parts_->pinned_selected.find(state.pinned, state.selected(), ui.in_background),
         parts_->pinned_hovered.find(state.pinned, state.hovered, ui.in_background)};
@@ -216,11 +226,13 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
       const Box& box = places.pinned[static_cast<size_t>(kind)];
       if (box.width() > 0) parts_->pinned[static_cast<size_t>(kind)].build(ui, pinned_lit, box);
     }
-    if (places.comparison.width() > 0) build_comparison(ui, places.comparison);
+    build_comparison(ui, places.comparison);
   }
   if (places.ways.width() > 0) parts_->ways.build(ui, places.ways);
   if (places.lesson.width() > 0) build_lesson(ui, places.lesson);
   if (places.caption.width() > 0) build_caption(ui, places.caption, parts_->caption);
+  if (places.area.width() > 0 && state.dialog == Dialog::none)
+    build_splitters(ui, places.area, places.has_all_views);
   build_dialog(ui, size, parts_->typed);
   build_messages(ui, size);
   if (const std::string text = std::exchange(state.for_clipboard, ""); !text.empty())
@@ -231,7 +243,5 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
                           ? std::max(0, parts_->unsettled - 1)
                           : 2;
 }
-  if (places.area.width() > 0 && state.dialog == Dialog::none)
-    build_splitters(ui, places.area, places.has_all_views);
 
 }  // namespace cpscope::gui
