@@ -16,7 +16,7 @@ constexpr int32_t kSender = 2;
 
 int32_t sender_of(const PlanIndex& plan) { return std::min(kSender, plan.num_ranks() - 1); }
 
-int64_t sent_by(const PlanIndex& plan, Payload payload) {
+int64_t bytes_of_sender(const PlanIndex& plan, Payload payload) {
   int64_t bytes = 0;
   for (const TransferItem& item : plan.plan().forward.transfers)
     bytes += to_index(item.src) == sender_of(plan) && item.payload == payload ? item.bytes : 0;
@@ -94,16 +94,17 @@ void hint_bytes_of_queries(CaptionWriter& writer, const AppState&) {
 }
 
 void explain_bytes_of_queries(CaptionWriter& writer, const AppState& state) {
-  const int64_t queries = sent_by(writer.index(), Payload::q);
+  const int64_t queries = bytes_of_sender(writer.index(), Payload::q);
   const double results = bytes_of_queries(state) - static_cast<double>(queries);
-  const double lse = static_cast<double>(sent_by(writer.index(), Payload::partial)) - results;
+  const double lse =
+      static_cast<double>(bytes_of_sender(writer.index(), Payload::partial)) - results;
   writer.say(
       fmt::format("{} of queries, and {} of partial results; their lse, {}, is counted apart.",
                   print_bytes(queries), print_bytes(results), print_bytes(lse)));
 }
 
 std::vector<Mistake> mistakes_of_bytes_of_queries(const AppState& state) {
-  return {{static_cast<double>(sent_by(*state.plan(), Payload::q)),
+  return {{static_cast<double>(bytes_of_sender(*state.plan(), Payload::q)),
            "Those are the queries. The results of foreign queries must go back to their owners."}};
 }
 
@@ -213,7 +214,7 @@ void hint_heads(CaptionWriter& writer, const AppState&) {
 
 void explain_heads(CaptionWriter& writer, const AppState& state) {
   const PlanIndex& plan = writer.index();
-  const int64_t now = sent_by(plan, Payload::kv);
+  const int64_t now = bytes_of_sender(plan, Payload::kv);
   writer.rank(sender_of(plan), true)
       .say(fmt::format(" sends {} of keys and values in the forward; it would be {}.",
                        print_bytes(now),
@@ -250,7 +251,7 @@ void hint_percent_of_bf16(CaptionWriter& writer, const AppState&) {
 }
 
 void explain_percent_of_bf16(CaptionWriter& writer, const AppState& state) {
-  const int64_t bytes = sent_by(writer.index(), Payload::kv);
+  const int64_t bytes = bytes_of_sender(writer.index(), Payload::kv);
   writer.rank(sender_of(writer.index()), true)
       .say(fmt::format(" sends {} of keys and values in the forward, and would send {} in {}.",
                        print_bytes(bytes),

@@ -1,5 +1,6 @@
 #include "gui/app/lesson.h"
 
+#include "gui/app/code_places.h"
 #include "gui/app/command.h"
 #include "gui/app/question.h"
 #include "gui/model/axis.h"
@@ -324,6 +325,21 @@ int64_t busiest_bytes(const Scenario& scenario) {
   EXPECT_TRUE(plan.ok());
   const std::vector<int64_t> bytes = summarise(plan.value()).forward_bytes;
   return *std::max_element(bytes.begin(), bytes.end());
+}
+
+TEST(Lessons, NameTheCodeOfFrameworksOnTheirLastPage) {
+  AppState state = make_lesson_state();
+  int32_t named = 0;
+  for (int32_t n = 0; n < static_cast<int32_t>(gui::all_lessons().size()); ++n) {
+    const gui::Lesson& lesson = gui::all_lessons()[static_cast<size_t>(n)];
+    const std::string place(gui::code_place(lesson.title));
+    if (place.empty()) continue;
+    ++named;
+    const auto last = static_cast<int32_t>(lesson.steps.size()) - 1;
+    EXPECT_NE(text_of_page(state, n, last).find("In code: " + place), std::string::npos);
+    EXPECT_EQ(text_of_page(state, n, 0).find("In code: "), std::string::npos);
+  }
+  EXPECT_EQ(named, 8) << "every title is one of a lesson";
 }
 
 TEST(Lessons, SayWhereQueriesBeginToCostMoreThanKeys) {
