@@ -1,5 +1,6 @@
 #include "gui/app/app_state.h"
 
+#include "gui/app/plan_difference.h"
 #include "gui/app/prediction.h"
 #include "gui/app/question.h"
 #include "gui/app/run_views.h"
@@ -81,21 +82,27 @@ void take_job(AppState& state) {
   if (run->errors.empty() && !run->events.empty()) state.shows_time = true;
 }
 
-/// Compares A with B again whenever one of them has changed.
+/// Compares the two runs again whenever one of them, or the shown plan, has changed.
 void compare_in_background(AppState& state) {
   Comparison& comparison = state.comparison;
-  const bool can_compare = state.run_a && state.run_b && state.run_a_plan == state.run_b_plan &&
-                           state.run_a->record && state.run_b->record;
-  if (!can_compare) {
-    if (comparison.a) comparison = {};
+  const ComparedRuns runs = compared_runs(state);
+  if (!runs.own || !runs.own->record || !runs.other->record) {
+    if (comparison.runs.own) comparison = {};
     return;
   }
-  if (comparison.a != state.run_a || comparison.b != state.run_b) {
-    comparison.a = state.run_a;
-    comparison.b = state.run_b;
-    comparison.view = nullptr;
-    comparison.task.start([a = state.run_a, b = state.run_b, plan = state.run_a_plan](
-                              TaskControl&) { return compare_runs(*a, *b, *plan); });
+  if (comparison.runs != runs) {
+    comparison = {};
+    comparison.runs = runs;
+    comparison.is_refused =
+        runs.own_plan != runs.other_plan &&
+        refuse_difference(runs.own_plan->plan(), runs.other_plan->plan()).has_value();
+    if (comparison.is_refused) return;
+    comparison.task.start([runs](TaskControl&) {
+      return runs.own_plan == runs.other_plan
+                 ? compare_runs(*runs.own, *runs.other, *runs.own_plan)
+                 : compare_across_plans({runs.own.get(), runs.own_plan.get()},
+                                        {runs.other.get(), runs.other_plan.get()});
+    });
   }
   const std::unique_ptr<Result<SharedRun>> made = comparison.task.take();
   if (!made) return;
@@ -260,6 +267,41 @@ void cancel_job(AppState& state) {
   if (!state.saving.task.is_running()) return;
   state.saving.task.cancel();
   tell(state, "Writing " + state.saving.path + " was cancelled");
+}
+
+Borders borders_around(ViewKind kind) {
+  constexpr float kLarge = 0.66F;
+  const bool is_above =
+      kind == ViewKind::layout || kind == ViewKind::mask || kind == ViewKind::traffic;
+  Borders borders;
+  borders.rows = is_above ? kLarge : 1 - kLarge;
+  float& left = is_above ? borders.top_left : borders.bottom_left;
+  float& right = is_above ? borders.top_right : borders.bottom_right;
+  constexpr float kRest = (1 - kLarge) / 2;
+  const bool is_first = kind == ViewKind::layout || kind == ViewKind::timeline;
+  const bool is_last = kind == ViewKind::traffic || kind == ViewKind::balance;
+  left = is_first ? kLarge : kRest;
+  right = is_last ? 1 - kLarge : 1 - kRest;
+  return borders;
+}
+
+ComparedRuns compared_runs(const AppState& state) {
+  if (!state.run_a || !state.run_b || state.run_a == state.run_b) return {};
+  const SharedPlan& shown = state.document.plan();
+  if (state.run_a_plan == shown)
+    return {state.run_a, state.run_b, state.run_a_plan, state.run_b_plan};
+  if (state.run_b_plan == shown)
+    return {state.run_b, state.run_a, state.run_b_plan, state.run_a_plan};
+  return {};
+}
+
+void pin_plan(AppState& state) {
+  state.pinned = state.document.plan();
+  const bool has_run = state.run_a && state.run_a_plan == state.pinned;
+  const bool has_other = state.run_b && state.run_b_plan == state.pinned;
+  if (!has_run || has_other) return;
+  state.run_b = state.run_a;
+  state.run_b_plan = state.run_a_plan;
 }
 
 bool is_working(const AppState& state) {

@@ -59,6 +59,20 @@ enum class Dialog : uint8_t {
   welcome
 };
 
+/// Where the borders of the panels stand, as shares of the window (side) or of the area of the six
+/// views: layout, mask, traffic above, timeline, numbers, balance below.
+struct Borders {
+  float side = 0;  // between the scenario and the views; 0: as wide as the scenario needs
+  float rows = 0.56F;
+  float top_left = 0.40F, top_right = 0.71F;
+  float bottom_left = 0.46F, bottom_right = 0.74F;
+
+  friend bool operator==(const Borders&, const Borders&) = default;
+};
+
+/// Borders that give one view most of the room; the others stay in sight.
+Borders borders_around(ViewKind kind);
+
 /// What to write once the frame is painted: a PNG of the window and its state, or only the focused
 /// view (AppState::wish_path), or of a web page the address that makes it again, to the clipboard.
 enum class ExportWish : uint8_t { none, screenshot, picture, link };
@@ -75,6 +89,7 @@ struct Message {
   friend bool operator==(const Message&, const Message&) = default;
 };
 
+inline constexpr float kMostMagnification = 2.5F;
 inline constexpr double kMessageSeconds = 12;
 
 /// The open lesson and its open step; lesson is -1 when none is open.
@@ -117,11 +132,21 @@ struct Saving {
   std::string path;
 };
 
-/// Run A compared with run B, computed in the background as soon as both exist.
+/// Two runs, the first of them of the plan that is shown.
+struct ComparedRuns {
+  SharedRun own, other;  // null: there are no two runs to compare
+  SharedPlan own_plan, other_plan;
+
+  friend bool operator==(const ComparedRuns&, const ComparedRuns&) = default;
+};
+
+/// One run compared with another, computed in the background as soon as both exist: A with B of one
+/// plan, or the run of the shown plan with that of another plan of the same batch.
 struct Comparison {
   Task<Result<SharedRun>> task;
-  SharedRun a, b;  // the runs that are compared
-  SharedRun view;  // null until it is ready, or when the runs cannot be compared
+  ComparedRuns runs;        // that are compared
+  SharedRun view;           // null until it is ready, or when the runs cannot be compared
+  bool is_refused = false;  // the two plans answer different questions
 };
 
 /// Predicted times of the plan, computed in the background whenever the plan changes
@@ -174,6 +199,7 @@ struct AppState {
   Target hovered;                      // written by this frame, shown by the next
   std::optional<ViewKind> focus_view;  // keyboard focus: what F and the arrows act on
   bool is_enlarged = false;            // focus_view fills the window
+  std::optional<ViewKind> only_view;   // embedded in another page: this view and its steps alone
   KeyArea key_area = KeyArea::views;
   bool opens_menus = false;  // the first menu opens in the next frame, for the keyboard
   int32_t focus_rank = 0;
@@ -190,7 +216,7 @@ struct AppState {
   bool shows_ways = false;  // shows the page of ways instead of the views
   Ways ways;
   bool is_by_step = false;   // numbers: what the current step wrote instead of the answer
-  bool is_beside_b = false;  // numbers: run A compared with run B instead of the oracle
+  bool is_beside_b = false;  // numbers: the run compared with the other one instead of the oracle
   SharedPlan pinned;         // another plan, shown above this one to compare; may be null
   Job job;
   Saving saving;
@@ -199,6 +225,8 @@ struct AppState {
   std::string wish_path;      // ends in .svg or .png
   std::string for_clipboard;  // copied when the frame is built, then empty
   bool is_full_screen = false;
+  Borders borders;
+  float magnification = 1;  // of text and lines, for talks: [1, kMostMagnification]
   LessonPlace lesson;
   SharedPlan lesson_plan;  // the plan of the open lesson page when it was opened
   LessonAnswer answer;
@@ -240,6 +268,10 @@ struct Projections {
   Projection selected, hovered;
 };
 Projections project_all(const AppState& state);
+/// The runs that can be compared: those of one plan, A first, or of the shown plan and another one.
+ComparedRuns compared_runs(const AppState& state);
+/// Keeps the shown plan above the next ones, and its run as run B to compare theirs with.
+void pin_plan(AppState& state);
 /// Everything that a view depends on, except size, text_width, memo and projections.
 ViewInput view_input(const AppState& state, ViewKind kind);
 /// The same view of the pinned plan, at the same step or its last one.

@@ -27,7 +27,15 @@ bool has_selection(const AppState& state) {
 bool has_ranks(const AppState& state) { return has_plan(state) && state.plan()->num_ranks() > 1; }
 bool has_runs(const AppState& state) { return state.run_a || state.run_b; }
 bool can_compare(const AppState& state) {
-  return state.run_a && state.run_b && state.run_a_plan == state.run_b_plan;
+  const ComparedRuns runs = compared_runs(state);
+  if (!runs.own || runs.own_plan == runs.other_plan) return runs.own != nullptr;
+  return state.comparison.runs == runs && !state.comparison.is_refused;
+}
+/// True if the difference of two plans' numbers is ready.
+bool differs_across_plans(const AppState& state) {
+  const Comparison& comparison = state.comparison;
+  return can_compare(state) && comparison.view && comparison.runs == compared_runs(state) &&
+         comparison.runs.own_plan != comparison.runs.other_plan;
 }
 bool is_job_running(const AppState& state) { return state.job.task.is_running(); }
 bool has_lesson(const AppState& state) { return state.lesson.lesson >= 0; }
@@ -51,6 +59,7 @@ void go(AppState& state, int32_t places) {
   state.playhead = step_by(*state.plan(), state.playhead, places);
 }
 
+constexpr float kMagnifyBy = 0.25F;
 constexpr int32_t kFar = 1 << 30;  // beyond either end
 
 void toggle_play(AppState& state) {
@@ -228,7 +237,7 @@ constexpr std::array kTable = {
             "Writes a PNG of the window and the JSON that makes it again.", has_files,
             [](AppState& s) { s.wish = ExportWish::screenshot; }},
     Command{"file.export", "Export...", "File", "Ctrl+E",
-            "Writes the focused view as a picture (SVG, PNG) or its figures (CSV).",
+            "Writes the focused view as a picture (SVG, PNG, moving APNG) or its figures (CSV).",
             [](const AppState& s) { return has_files(s) && has_plan(s); },
             show<Dialog::export_file>},
     Command{"file.copy_link", "Copy link", "File", "",
@@ -327,6 +336,24 @@ constexpr std::array kTable = {
             "Enlarges the focused view to the window, or shows all views again.",
             [](const AppState& s) { return s.focus_view.has_value(); },
             [](AppState& s) { s.is_enlarged = !s.is_enlarged; }},
+    Command{"view.room", "Give the focused view most of the room", "View", "Shift+Enter",
+            "Makes the focused view large and keeps the others in sight; again: all as usual. The "
+            "borders between views can be dragged too.",
+            [](const AppState& s) { return s.focus_view.has_value(); },
+            [](AppState& s) {
+              const Borders wanted = borders_around(*s.focus_view);
+              s.borders = s.borders == wanted ? Borders{} : wanted;
+              s.is_enlarged = false;
+            }},
+    Command{"view.larger", "Larger text", "View", "Ctrl+Up",
+            "Magnifies text and lines, for talks and projectors.",
+            [](const AppState& s) { return s.magnification < kMostMagnification; },
+            [](AppState& s) {
+              s.magnification = std::min(kMostMagnification, s.magnification + kMagnifyBy);
+            }},
+    Command{"view.smaller", "Smaller text", "View", "Ctrl+Down", "Takes magnification back.",
+            [](const AppState& s) { return s.magnification > 1; },
+            [](AppState& s) { s.magnification = std::max(1.0F, s.magnification - kMagnifyBy); }},
     Command{"view.full_screen", "Full screen", "View", "F11",
             "Fills the monitor with the window, or makes it a window again.",
             [](const AppState& s) { return s.services.has_full_screen; },
@@ -371,11 +398,21 @@ constexpr std::array kTable = {
             "Shows what the step of the playhead wrote instead of the whole answer.", has_runs,
             [](AppState& s) { s.is_by_step = !s.is_by_step; }},
     Command{"numbers.beside", "Compare with the oracle / with B", "View", "V",
-            "Compares run A with run B instead of the oracle.", can_compare,
-            [](AppState& s) { s.is_beside_b = !s.is_beside_b; }},
+            "Compares run A with run B, or with the run of another plan of the same batch, instead "
+            "of the oracle.",
+            can_compare, [](AppState& s) { s.is_beside_b = !s.is_beside_b; }},
     Command{"compare.pin", "Pin this plan", "View", "P",
-            "Keeps this plan above the next ones, to compare layouts.", has_plan,
-            [](AppState& s) { s.pinned = s.document.plan(); }},
+            "Keeps this plan above the next ones, and its run to compare their numbers with.",
+            has_plan, pin_plan},
+    Command{"compare.numbers", "Compare the numbers of both plans", "View", "",
+            "Enlarges the numbers: where the run of this plan differs from that of the other one.",
+            differs_across_plans,
+            [](AppState& s) {
+              s.is_beside_b = true;
+              s.is_by_step = false;
+              s.focus_view = ViewKind::numbers;
+              s.is_enlarged = true;
+            }},
     Command{"compare.unpin", "Unpin", "View", "Shift+P", "Unpins the plan.",
             [](const AppState& s) { return s.pinned != nullptr; },
             [](AppState& s) { s.pinned = nullptr; }},

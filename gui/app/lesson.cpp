@@ -1,5 +1,6 @@
 #include "gui/app/lesson.h"
 
+#include "gui/app/code_places.h"
 #include "gui/app/command.h"
 #include "gui/app/lesson_faults.h"
 #include "gui/app/question.h"
@@ -139,6 +140,11 @@ Spans lesson_text(const AppState& state) {
              .target = {}}};
   CaptionWriter writer(*state.plan());
   step->text(writer, state);
+  // The last page says where frameworks do the same.
+  const Lesson& lesson = all_lessons()[static_cast<size_t>(state.lesson.lesson)];
+  const std::string_view place = code_place(lesson.title);
+  if (step == &lesson.steps.back() && !place.empty())
+    writer.say(" In code: ").say(std::string(place)).say(".");
   return writer.take();
 }
 

@@ -472,6 +472,11 @@ Lesson lesson_rounds() {
             .ask = "Click a rank that sends nothing",
             .is_done = has_lone_rank,
             .perform = select_lone_rank},
+           {.scenario = "hybrid_sizes",
+            .prepare = go_to_begin,
+            .view = ViewKind::layout,
+            .text = words::ask_ranks_of_document,
+            .question = &kRanksOfDocument},
            {.scenario = "hybrid_sizes", .view = ViewKind::balance, .text = words::rounds_wait}}};
 }
 

@@ -78,6 +78,11 @@ Lesson lesson_few_queries() {
                 [](AppState& s) {
                   select(s, LinkTarget{0, 1});
                 }},
+           {.scenario = "pass_q",
+            .prepare = begin_anew,
+            .view = ViewKind::layout,
+            .text = words::ask_bytes_of_queries,
+            .question = &kBytesOfQueries},
            {.scenario = "pass_q", .view = ViewKind::numbers, .text = words::queries_or_keys}}};
 }
 
@@ -91,6 +96,11 @@ Lesson lesson_two_directions() {
             .ask = "Press Right until a partial result is on its way",
             .is_done = sends_partials,
             .perform = [](AppState& s) { press_right_until(s, sends_partials); }},
+           {.scenario = "token_ring",
+            .prepare = begin_anew,
+            .view = ViewKind::layout,
+            .text = words::ask_receivers_of_partials,
+            .question = &kReceiversOfPartials},
            {.scenario = "token_ring", .view = ViewKind::mask, .text = words::one_chunk_goes_on}}};
 }
 
@@ -143,6 +153,11 @@ Lesson lesson_double_ring() {
                 [](AppState& s) {
                   select(s, LinkTarget{0, 1});
                 }},
+           {.scenario = "double_ring",
+            .prepare = begin_anew,
+            .view = ViewKind::layout,
+            .text = words::ask_hops_between_hosts,
+            .question = &kHopsBetweenHosts},
            {.scenario = "double_ring", .view = ViewKind::timeline, .text = words::hop_of_hosts}}};
 }
 
@@ -178,6 +193,12 @@ Lesson lesson_grouped_heads() {
             .ask = "Set kv_heads to one: all query heads read it",
             .is_done = has_one_kv_head,
             .perform = [](AppState& s) { set_kv_heads(s, 1); }},
+           {.scenario = "pass_q",
+            .change = [](Scenario& s) { s.parallel.comm_type = CommType::p2p; },
+            .prepare = begin_anew,
+            .view = ViewKind::layout,
+            .text = words::ask_heads_for_a_kv_head,
+            .question = &kHeadsForAKvHead},
            {.scenario = "latent_mla", .view = ViewKind::traffic, .text = words::latent_travels}}};
 }
 
@@ -213,6 +234,11 @@ Lesson lesson_fp8() {
                 [](AppState& s) {
                   select(s, LinkTarget{0, 1});
                 }},
+           {.scenario = "fp8_ring",
+            .prepare = begin_anew,
+            .view = ViewKind::layout,
+            .text = words::ask_percent_of_bf16,
+            .question = &kPercentOfBf16},
            {.scenario = "fp8_even_row", .view = ViewKind::numbers, .text = words::even_row}}};
 }
 

@@ -2,6 +2,7 @@
 
 #include "gui/app/document/exact_steps.h"
 #include "gui/app/prediction.h"
+#include "gui/app/run_difference.h"
 #include "sim/clock/foreign_trace.h"
 #include "sim/run/grade/first_item.h"
 #include "sim/run/grade/record_diff.h"
@@ -187,18 +188,6 @@ Result<JudgedRun> judge_run(const RecordedRun& run, const PlanIndex& index, cons
                    std::move(sampled.value().rows)};
 }
 
-/// A grade for the difference of two runs: its budget is their earned tolerance, not the judge's.
-TensorGrade grade_difference(const TensorDiff& diff, const Tensor& right) {
-  TensorGrade grade;
-  grade.name = diff.name;
-  double square = 0;
-  for (const double value : right.values) square += std::isfinite(value) ? value * value : 0.0;
-  const double allowed = diff.earned ? diff.earned->allowed_l2 : 0.0;
-  grade.budget = square > 0 ? allowed / std::sqrt(square) : 0.0;
-  grade.passed = is_within(diff, {.is_earned = true});
-  return grade;
-}
-
 }  // namespace
 
 RunView make_run_view(CaseOutcome& outcome) {
@@ -231,25 +220,15 @@ Result<SharedRun> compare_runs(const RunView& a, const RunView& b, const PlanInd
   view->events = a.events;
   view->is_simulated = a.is_simulated;
   view->record = a.record;
-  bool is_same = true;
-  for (const TensorDiff& diff : diffs) {
-    const bool is_shown =
-        std::find(kErrorTensors.begin(), kErrorTensors.end(), diff.name) != kErrorTensors.end();
-    if (!is_shown || !diff.shape_mismatch.empty()) continue;
-    const Tensor &left = *a.record->find(diff.name), &right = *b.record->find(diff.name);
-    const TensorGrade grade = grade_difference(diff, right);
-    is_same = is_same && grade.passed;
-    view->errors.push_back(measure_errors(left, right, diff.name, &grade));
-  }
-  std::sort(view->errors.begin(), view->errors.end(), [](const ErrorField& x, const ErrorField& y) {
-    return std::find(kErrorTensors.begin(), kErrorTensors.end(), x.name) <
-           std::find(kErrorTensors.begin(), kErrorTensors.end(), y.name);
-  });
+  const bool is_same = add_differences(*a.record, *b.record, diffs, *view);
   view->verdict = is_same ? "The two runs agree within the earned tolerances of both."
                           : "The two runs are further apart than their budgets explain.";
   const DiffRule rule{.is_earned = true};
-  if (const auto first = find_first_item(*a.record, *b.record, diffs, rule, &plan.plan()))
+  if (auto first = find_first_item(*a.record, *b.record, diffs, rule, &plan.plan())) {
+    // Steps count from 1 on screen.
+    first->name.step = StepId{to_index(first->name.step) + 1};
     view->first_divergence = describe_first_item(*first, rule);
+  }
   Result<StepErrors> steps = compare_steps(*a.record, *b.record, plan, b.name);
   if (steps)
     view->steps = std::make_shared<StepErrors>(std::move(steps).value());

@@ -39,13 +39,15 @@ ViewInput view_input_of(const AppState& state, ViewKind kind, const SharedPlan& 
     input.run_a = runs.a.get();
     input.run_b = runs.b.get();
   }
+  // The only run of this plan may be B, as of a plan that was pinned.
+  if (kind == ViewKind::numbers && input.run_a == nullptr) input.run_a = input.run_b;
   input.is_by_step = state.is_by_step;
   input.is_by_rank = state.is_by_rank;
   input.mask_colors = state.mask_colors;
   if (kind == ViewKind::timeline) input.stretch = find_stretch(state, plan.get());
   const Comparison& comparison = state.comparison;
-  if (kind == ViewKind::numbers && state.is_beside_b && comparison.view && input.run_a &&
-      comparison.a == state.run_a && comparison.b == state.run_b)
+  if (kind == ViewKind::numbers && state.is_beside_b && comparison.view &&
+      comparison.runs.own.get() == input.run_a && comparison.runs.own_plan == plan)
     input.run_a = comparison.view.get();
   return input;
 }

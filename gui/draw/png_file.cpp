@@ -169,14 +169,15 @@ std::string decode(std::string& bytes, PngFile& file) {
 
 }  // namespace
 
-Result<std::string> write_png_text(const Image& image, const std::vector<PngText>& texts) {
+Result<std::string> write_png_text(const Image& image, const std::vector<PngText>& texts,
+                                   bool keeps_alpha) {
   CPSCOPE_CHECK(image.width > 0 && image.height > 0, "a picture without pixels", image.width,
                 image.height);
   CPSCOPE_CHECK(
       static_cast<int64_t>(image.pixels.size()) == static_cast<int64_t>(image.width) * image.height,
       "a picture's size disagrees with its pixels", image.pixels.size(), image.width);
-  const bool has_alpha = std::any_of(image.pixels.begin(), image.pixels.end(),
-                                     [](Color color) { return color.a != 255; });
+  const bool has_alpha = keeps_alpha || std::any_of(image.pixels.begin(), image.pixels.end(),
+                                                    [](Color color) { return color.a != 255; });
   std::vector<uint8_t> pixels = pack_rows(image, has_alpha);
   const size_t stride = pixels.size() / static_cast<size_t>(image.height);
   std::vector<png_bytep> rows;

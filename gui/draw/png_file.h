@@ -22,8 +22,10 @@ struct PngFile {
 };
 
 /// The bytes of a PNG file: the same image and texts give the same bytes with the same libpng and
-/// zlib, and the same pixels with any. An opaque image is stored without alpha.
-Result<std::string> write_png_text(const Image& image, const std::vector<PngText>& texts = {});
+/// zlib, and the same pixels with any. An opaque image is stored without alpha, unless
+/// `keeps_alpha`.
+Result<std::string> write_png_text(const Image& image, const std::vector<PngText>& texts = {},
+                                   bool keeps_alpha = false);
 
 /// Writes a PNG under a temporary name next to `path` and renames it, so that no reader ever sees
 /// an incomplete file. Returns the number of bytes.

@@ -54,6 +54,15 @@ struct ErrorHistogram {
   static double begin_of(int32_t bin);
 };
 
+/// How far the runs of two plans are apart on each rank of one of them, or in each head: the length
+/// of the difference of its rows over what the budgets of both runs explain.
+struct DistanceBars {
+  std::string noun;              // "rank", "head"
+  std::string title;             // the plan whose ranks they are
+  bool are_shown_ranks = false;  // they are the ranks of the plan that is shown
+  std::vector<double> shares;    // [rank or head]; infinite where rows of zeros differ
+};
+
 /// The distance of one tensor of a run from another tensor, row by row. Rows are (packed padded
 /// token, head).
 struct ErrorField {
@@ -69,10 +78,11 @@ struct ErrorField {
                              // to it where rows have no budgets
   bool passed = true;
   int64_t nan = 0;
-  int64_t rows_over = 0;        // rows beyond their budgets, including broken ones
-  std::vector<WorstRow> worst;  // by share, largest first, at most kMostWorst
-  MaxPyramid shares;            // [token][head] share_of the row
-  ErrorHistogram histogram;     // of shares
+  int64_t rows_over = 0;            // rows beyond their budgets, including broken ones
+  std::vector<WorstRow> worst;      // by share, largest first, at most kMostWorst
+  MaxPyramid shares;                // [token][head] share_of the row
+  ErrorHistogram histogram;         // of shares
+  std::vector<DistanceBars> parts;  // of a difference of two plans; else empty
 
   static constexpr size_t kMostWorst = 20;
   bool has_row_budgets() const { return !row_budgets.empty(); }

@@ -279,18 +279,19 @@ void build_export(Ui& ui, TypedText& typed) {
   show_wrapped(ui,
                "Writes the view \"" + name +
                    "\": the ending of the name says whether as a picture that explains itself "
-                   "(.svg, .png) or as the figures behind it (.csv). Before, 1 to 7 focus "
-                   "another view. Ctrl+S writes the whole window.",
+                   "(.svg, .png), as its moving steps (.apng) or as the figures behind it (.csv). "
+                   "Before, 1 to 7 focus another view. Ctrl+S writes the whole window.",
                Role::faint_text);
-  build_path(ui, typed, "path of the new file (.svg, .png or .csv)", "Write",
+  build_path(ui, typed, "path of the new file (.svg, .png, .apng or .csv)", "Write",
              [&](const std::string& path) {
                if (path.ends_with(".csv") && ui.state.shows_ways)
                  return start_saving_ways_csv(ui.state, path);
                if (path.ends_with(".csv")) return start_saving_csv(ui.state, kind, path);
-               if (!path.ends_with(".svg") && !path.ends_with(".png"))
-                 return tell(ui.state,
-                             "The name of a file to write ends in .svg, .png or .csv: " + path,
-                             true);
+               if (!path.ends_with(".svg") && !path.ends_with(".png") && !path.ends_with(".apng"))
+                 return tell(
+                     ui.state,
+                     "The name of a file to write ends in .svg, .png, .apng or .csv: " + path,
+                     true);
                ui.state.wish = ExportWish::picture;
                ui.state.wish_path = path;
              });

@@ -41,6 +41,12 @@ void build_comparison(Ui& ui, const Box& box) {
     if (state.plan() != nullptr) {
       ImGui::SameLine(0, ui.px(24));
       show_text(ui, "below: " + describe_plan(*state.plan()));
+      if (find_command("compare.numbers")->is_enabled(state)) {
+        ImGui::SameLine(0, ui.px(24));
+        command_button(ui, "compare.numbers",
+                       *state.comparison.view->passed ? "Numbers agree within their tolerance"
+                                                      : "! Numbers differ: where?");
+      }
       const auto figures = compare_plans(*pinned, *state.plan());
       const float width = ImGui::GetContentRegionAvail().x / static_cast<float>(figures.size());
       const float first_line = ImGui::GetCursorPosY();

@@ -48,6 +48,23 @@ float narrow_transport_height(const Ui& ui, float width) {
   return height_of_rows(has_track_row(ui, width) ? 3 : 2);
 }
 
+float embedded_transport_height(const Ui& ui, float width) {
+  return height_of_rows(has_track_row(ui, width) ? 2 : 1);
+}
+
+bool can_swipe(const AppState& state) {
+  const ViewKind shown = state.focus_view.value_or(ViewKind::layout);
+  return state.dialog == Dialog::none && !state.shows_ways && !state.only_view &&
+         state.camera(shown).x == AxisSpan{};
+}
+
+void swipe(AppState& state, int32_t direction) {
+  constexpr auto kCount = static_cast<int32_t>(kViewKinds.size());
+  const auto shown = static_cast<int32_t>(state.focus_view.value_or(ViewKind::layout));
+  const auto next = static_cast<size_t>((shown + direction + kCount) % kCount);
+  apply_command(state, "view.focus." + std::string(to_name(kViewKinds[next])));
+}
+
 float narrow_tabs_height(const Ui& ui, float width) {
   (void)ui;
   const ImGuiStyle& style = ImGui::GetStyle();

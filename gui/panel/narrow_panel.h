@@ -26,6 +26,15 @@ float narrow_transport_height(const Ui& ui, float width);
 float narrow_tabs_height(const Ui& ui, float width);
 /// True if the playhead's track has a row of its own at a width.
 bool has_track_row(const Ui& ui, float width);
+/// Height of the playhead's panel of a view that another page embeds.
+float embedded_transport_height(const Ui& ui, float width);
+
+/// True if a stroke to the side shows another view: the whole width of this one is shown, so that
+/// there is nothing to move, and no dialog is open.
+bool can_swipe(const AppState& state);
+/// Shows the next view (1) or the one before (-1), in the order of the tabs.
+void swipe(AppState& state, int32_t direction);
+
 /// One button for each view, for the scenario and for the selection.
 void build_narrow_tabs(Ui& ui, const Box& box, NarrowTab& tab);
 

@@ -3,6 +3,7 @@
 #include "gui/app/lesson.h"
 #include "gui/panel/narrow_panel.h"
 #include "gui/panel/panels.h"
+#include "gui/panel/splitters.h"
 #include "gui/panel/view_panel.h"
 #include "gui/panel/ways_panel.h"
 
@@ -26,6 +27,8 @@ constexpr std::pair<ViewKind, float> kPinnedColumns[] = {{ViewKind::layout, 0.34
 struct Places {
   Box transport, tabs, editor, inspector, lesson, caption, comparison, ways;
   std::array<Box, kViewKinds.size()> views{}, pinned{};
+  Box area;                    // of all views, where borders can be moved
+  bool has_all_views = false;  // beside each other
 };
 
 Box cut(const Box& area, float x0, float x1, float y0, float y1) {
@@ -34,6 +37,15 @@ Box cut(const Box& area, float x0, float x1, float y0, float y1) {
   };
   return {at(area.x0, area.x1, x0), at(area.y0, area.y1, y0), at(area.x0, area.x1, x1),
           at(area.y0, area.y1, y1)};
+}
+
+/// The view that another page embeds, below the steps.
+Places place_embedded(const Ui& ui, ViewKind kind, Size display) {
+  Places places;
+  const float transport = embedded_transport_height(ui, display.width);
+  places.transport = {0, 0, display.width, transport};
+  places.views[static_cast<size_t>(kind)] = {0, transport, display.width, display.height};
+  return places;
 }
 
 /// One part at a time between the transport and the text. The text of a lesson takes the place of
@@ -65,7 +77,9 @@ Places place_narrow(const Ui& ui, const NarrowTab& tab, Size display, float top)
 Places place_panels(const Ui& ui, Size display, float top) {
   Places places;
   const bool has_lesson = ui.state.lesson.lesson >= 0;
-  const float side = ui.px(kSideWidth);
+  const Borders& borders = ui.state.borders;
+  const float side =
+      borders.side > 0 ? std::round(display.width * borders.side) : ui.px(kSideWidth);
   places.transport = {0, top, display.width, top + ui.px(kTransportHeight)};
   const LessonStep* page = current_step(ui.state);
   const bool has_question = page != nullptr && page->question != nullptr;
@@ -80,6 +94,7 @@ Places place_panels(const Ui& ui, Size display, float top) {
   places.editor = {0, body.y0, side, divide};
   places.inspector = {0, divide, side, body.y1};
   const Box area{side, body.y0, body.x1, body.y1};
+  places.area = area;
   const auto set = [&](ViewKind kind, const Box& box) {
     places.views[static_cast<size_t>(kind)] = box;
   };
@@ -104,12 +119,13 @@ Places place_panels(const Ui& ui, Size display, float top) {
     }
     return places;
   }
-  set(ViewKind::layout, cut(area, 0, 0.40f, 0, 0.56f));
-  set(ViewKind::mask, cut(area, 0.40f, 0.71f, 0, 0.56f));
-  set(ViewKind::traffic, cut(area, 0.71f, 1, 0, 0.56f));
-  set(ViewKind::timeline, cut(area, 0, 0.46f, 0.56f, 1));
-  set(ViewKind::numbers, cut(area, 0.46f, 0.74f, 0.56f, 1));
-  set(ViewKind::balance, cut(area, 0.74f, 1, 0.56f, 1));
+  set(ViewKind::layout, cut(area, 0, borders.top_left, 0, borders.rows));
+  set(ViewKind::mask, cut(area, borders.top_left, borders.top_right, 0, borders.rows));
+  set(ViewKind::traffic, cut(area, borders.top_right, 1, 0, borders.rows));
+  set(ViewKind::timeline, cut(area, 0, borders.bottom_left, borders.rows, 1));
+  set(ViewKind::numbers, cut(area, borders.bottom_left, borders.bottom_right, borders.rows, 1));
+  set(ViewKind::balance, cut(area, borders.bottom_right, 1, borders.rows, 1));
+  places.has_all_views = true;
   return places;
 }
 
@@ -183,15 +199,16 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
   const Target before = state.hovered;
   const int64_t way_before = state.ways.hovered;
   answer_keys(ui);
-  build_menu_bar(ui, parts_->menu);
+  if (!state.only_view) build_menu_bar(ui, parts_->menu);
   const ImVec2 display = ImGui::GetIO().DisplaySize;
   const Size size{display.x, display.y};
   const bool narrow = is_narrow(ui, display.x);
   if (narrow) parts_->tab.follow(state);
-  const Places places = narrow ? place_narrow(ui, parts_->tab, size, ImGui::GetFrameHeight())
-                               : place_panels(ui, size, ImGui::GetFrameHeight());
+  const Places places = state.only_view ? place_embedded(ui, *state.only_view, size)
+                        : narrow ? place_narrow(ui, parts_->tab, size, ImGui::GetFrameHeight())
+                                 : place_panels(ui, size, ImGui::GetFrameHeight());
   build_transport(ui, places.transport);
-  if (narrow) build_narrow_tabs(ui, places.tabs, parts_->tab);
+  if (places.tabs.width() > 0) build_narrow_tabs(ui, places.tabs, parts_->tab);
   if (places.editor.width() > 0) build_editor(ui, places.editor, parts_->typed);
   if (places.inspector.width() > 0) build_inspector(ui, places.inspector, parts_->inspection);
   const LitTargets lit{
@@ -201,7 +218,7 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
     const Box& box = places.views[static_cast<size_t>(kind)];
     if (box.width() > 0) parts_->views[static_cast<size_t>(kind)].build(ui, lit, box);
   }
-  if (state.pinned && !narrow) {
+  if (state.pinned && places.comparison.width() > 0) {
     const LitTargets pinned_lit{
         parts_->pinned_selected.find(state.pinned, state.selected(), ui.in_background),
         parts_->pinned_hovered.find(state.pinned, state.hovered, ui.in_background)};
@@ -209,11 +226,13 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
       const Box& box = places.pinned[static_cast<size_t>(kind)];
       if (box.width() > 0) parts_->pinned[static_cast<size_t>(kind)].build(ui, pinned_lit, box);
     }
-    if (places.comparison.width() > 0) build_comparison(ui, places.comparison);
+    build_comparison(ui, places.comparison);
   }
   if (places.ways.width() > 0) parts_->ways.build(ui, places.ways);
   if (places.lesson.width() > 0) build_lesson(ui, places.lesson);
   if (places.caption.width() > 0) build_caption(ui, places.caption, parts_->caption);
+  if (places.area.width() > 0 && state.dialog == Dialog::none)
+    build_splitters(ui, places.area, places.has_all_views);
   build_dialog(ui, size, parts_->typed);
   build_messages(ui, size);
   if (const std::string text = std::exchange(state.for_clipboard, ""); !text.empty())

@@ -73,15 +73,17 @@ std::string describe_document(const AppState& state) {
   return text;
 }
 
-/// PASS or FAIL of run A, its verdict as the tip; a click shows where it goes wrong. Returns the
-/// place left of it.
-float build_verdict(Ui& ui, float right) {
+bool has_verdict(const AppState& state) {
+  return is_of_plan(state, state.run_a_plan) && state.run_a->passed;
+}
+
+const char* name_verdict(const AppState& state) { return *state.run_a->passed ? "PASS" : "FAIL"; }
+
+/// PASS or FAIL of run A, its verdict as the tip; a click shows where it goes wrong.
+void build_verdict(Ui& ui) {
   AppState& state = ui.state;
-  if (!is_of_plan(state, state.run_a_plan) || !state.run_a->passed) return right;
   const bool passed = *state.run_a->passed;
-  const char* label = passed ? "PASS" : "FAIL";
-  right -= ImGui::CalcTextSize(label).x + 2 * ImGui::GetStyle().FramePadding.x;
-  ImGui::SetCursorPosX(right);
+  const char* label = name_verdict(state);
   const WithFont font(ui, Face::strong, kTextSize);
   const ImU32 color = color_of(ui, passed ? Role::accent : Role::error);
   ImGui::PushStyleColor(ImGuiCol_Text, color);
@@ -89,6 +91,14 @@ float build_verdict(Ui& ui, float right) {
   ImGui::PopStyleColor();
   show_tip(ui, state.run_a->verdict);
   if (is_clicked) apply_command(state, "view.focus.numbers");
+}
+
+/// The same at the right end of the menus, if there is room. Returns the place left of it.
+float place_verdict(Ui& ui, float right) {
+  if (!has_verdict(ui.state) || has_track_row(ui, ImGui::GetWindowWidth())) return right;
+  right -= ImGui::CalcTextSize(name_verdict(ui.state)).x + 2 * ImGui::GetStyle().FramePadding.x;
+  ImGui::SetCursorPosX(right);
+  build_verdict(ui);
   return right - ui.px(10);
 }
 
@@ -216,7 +226,7 @@ void build_menu_bar(Ui& ui, ScenarioMenu& scenarios) {
   }
   const std::string text = describe_document(ui.state);
   const float begin = ImGui::GetCursorPosX() + ui.px(20);
-  const float edge = build_verdict(ui, ImGui::GetWindowWidth() - ui.px(14));
+  const float edge = place_verdict(ui, ImGui::GetWindowWidth() - ui.px(14));
   const float right = edge - ImGui::CalcTextSize(text.c_str()).x;
   if (right > begin) {
     ImGui::SetCursorPosX(right);
@@ -275,6 +285,19 @@ void build_narrow_transport(Ui& ui, const Box& box) {
   build_run_buttons(ui, kNarrowProgressWidth);
   ImGui::SameLine();
   command_button(ui, "lesson.list", "Lessons");
+  // The menus leave no room for it on a phone.
+  if (!has_track_row(ui, box.width()) || !has_verdict(ui.state)) return;
+  ImGui::SameLine();
+  build_verdict(ui);
+}
+
+/// The steps alone, for a view that another page embeds.
+void build_embedded_transport(Ui& ui, const Box& box) {
+  build_step_buttons(ui);
+  ImGui::SameLine();
+  build_place(ui);
+  if (!has_track_row(ui, box.width())) ImGui::SameLine();
+  build_track(ui, ImGui::GetContentRegionAvail().x);
 }
 
 void build_wide_transport(Ui& ui, const Box& box) {
@@ -311,7 +334,9 @@ void build_wide_transport(Ui& ui, const Box& box) {
 
 void build_transport(Ui& ui, const Box& box) {
   if (begin_panel(ui, "transport", box) && ui.state.plan() != nullptr) {
-    if (is_narrow(ui, box.width()))
+    if (ui.state.only_view)
+      build_embedded_transport(ui, box);
+    else if (is_narrow(ui, box.width()))
       build_narrow_transport(ui, box);
     else
       build_wide_transport(ui, box);

@@ -26,14 +26,23 @@ void add_switch(std::vector<HeadingButton>& buttons, std::string_view command,
   buttons.push_back({name + "/on", on, is_on, tip});
 }
 
+/// What the run of the shown plan is compared with.
+std::string other_run_name(const AppState& state) {
+  const ComparedRuns runs = compared_runs(state);
+  if (runs.own_plan != runs.other_plan)
+    return runs.other_plan == state.pinned ? "Pinned" : "Other plan";
+  return "B";
+}
+
 }  // namespace
 
 std::vector<HeadingButton> buttons_of(const AppState& state, ViewKind kind) {
   std::vector<HeadingButton> buttons;
-  if (kind == ViewKind::numbers && state.run_a) {
+  if (kind == ViewKind::numbers && (state.run_a || state.run_b)) {
     add_switch(buttons, "numbers.step", "numbers/of", "Answer", "Step", state.is_by_step);
-    if (state.run_b)
-      add_switch(buttons, "numbers.beside", "numbers/beside", "Oracle", "B", state.is_beside_b);
+    if (find_command("numbers.beside")->is_enabled(state))
+      add_switch(buttons, "numbers.beside", "numbers/beside", "Oracle", other_run_name(state),
+                 state.is_beside_b);
   }
   if (kind == ViewKind::mask && state.plan() != nullptr) {
     add_switch(buttons, "mask.order", "mask/order", "Tokens", "Ranks", state.is_by_rank);

@@ -7,6 +7,7 @@
 #include "gui/app/question.h"
 #include "gui/panel/fonts.h"
 #include "gui/panel/imgui_compat.h"
+#include "gui/panel/narrow_panel.h"
 #include "gui/panel/screen.h"
 #include "gui/panel/textures.h"
 #include "gui/window/gl_textures.h"
@@ -23,6 +24,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <GLES3/gl3.h>
@@ -135,7 +137,7 @@ bool Page::open(Toolbox& toolbox) {
 
 /// Gives the canvas one pixel per screen pixel, also after the page was zoomed or resized.
 void Page::fit() {
-  const auto scale = static_cast<float>(page_scale());
+  const float scale = static_cast<float>(page_scale()) * state_.magnification;
   const int width = std::max(1, static_cast<int>(page_width() * page_scale()));
   const int height = std::max(1, static_cast<int>(page_height() * page_scale()));
   if (width != width_ || height != height_) {
@@ -289,6 +291,49 @@ EMSCRIPTEN_KEEPALIVE int cpscope_load(const char* json) {
   const auto error = cpscope::gui::load_state(state, json, "the link");
   if (error) cpscope::gui::tell(state, to_text(*error), true);
   return error ? 0 : 1;
+}
+/// Shows one view and its steps alone, in a theme or (empty) the one it has. Returns 1 if there are
+/// a view and a theme of these names.
+EMSCRIPTEN_KEEPALIVE int cpscope_embed(const char* view, const char* theme) {
+  cpscope::gui::AppState& state = cpscope::gui::page().state();
+  cpscope::gui::page().wake();
+  const std::string name = theme;
+  const auto wanted = cpscope::gui::parse_theme(name);
+  if (!name.empty() && !wanted) return 0;
+  for (const cpscope::gui::ViewKind kind : cpscope::gui::kViewKinds) {
+    if (cpscope::gui::to_name(kind) != view) continue;
+    if (wanted) state.theme = *wanted;
+    if (!state.only_view) cpscope::gui::close_lesson(state);
+    state.only_view = state.focus_view = kind;
+    return 1;
+  }
+  return 0;
+}
+/// What a finger does at a place of the canvas, in its pixels: 0 it is a mouse, 1 it scrolls text,
+/// 2 a quick stroke to the side shows the next view.
+EMSCRIPTEN_KEEPALIVE int cpscope_touch_at(double x, double y) {
+  const cpscope::gui::AppState& state = cpscope::gui::page().state();
+  const auto is_in = [&](const std::string& name) {
+    const cpscope::gui::Box* box = cpscope::gui::page().hits().find(name);
+    return box != nullptr && box->contains({static_cast<float>(x), static_cast<float>(y)});
+  };
+  if (state.dialog != cpscope::gui::Dialog::none) return 1;
+  for (const char* panel : {"editor", "inspector", "lesson", "caption"})
+    if (is_in(panel)) return 1;
+  const bool has_tabs = cpscope::gui::page().hits().find("tabs") != nullptr;
+  const auto shown = state.focus_view.value_or(cpscope::gui::ViewKind::layout);
+  const bool is_view = is_in(std::string(cpscope::gui::to_name(shown)) + "/canvas");
+  return has_tabs && is_view && cpscope::gui::can_swipe(state) ? 2 : 0;
+}
+/// 1 while the mouse is over something that a view shows.
+EMSCRIPTEN_KEEPALIVE int cpscope_is_hovering() {
+  return std::holds_alternative<cpscope::gui::Nothing>(cpscope::gui::page().state().hovered) ? 0
+                                                                                             : 1;
+}
+/// Shows the next view (1) or the one before (-1).
+EMSCRIPTEN_KEEPALIVE void cpscope_swipe(int direction) {
+  cpscope::gui::page().wake();
+  cpscope::gui::swipe(cpscope::gui::page().state(), direction);
 }
 /// "x0 y0 x1 y1" of a widget of the last frame, in pixels of the canvas; "" when it is not shown.
 EMSCRIPTEN_KEEPALIVE const char* cpscope_place_of(const char* name) {

@@ -133,6 +133,7 @@ class Window {
   GlfwKeys keys_;
   std::string name_;
   bool has_new_scale_ = false;
+  float magnification_ = 1;  // of the fonts that are loaded
   bool is_full_screen_ = false;
   int x_ = 0, y_ = 0, width_ = 0, height_ = 0;  // of the window before it became full screen
   bool is_shown_to_watchers_ = false;
@@ -190,6 +191,8 @@ void Window::load() {
   glfwGetWindowSize(handle_.get(), &width, &height);
   glfwGetFramebufferSize(handle_.get(), &pixels, &height);
   if (width > 0 && pixels > 0) scale *= static_cast<float>(width) / static_cast<float>(pixels);
+  magnification_ = state_.magnification;
+  scale *= magnification_;
   ImGui_ImplOpenGL3_DestroyFontsTexture();
   ImFontAtlas& atlas = *ImGui::GetIO().Fonts;
   atlas.Clear();
@@ -326,7 +329,7 @@ std::optional<Error> Window::show_watchers() {
 std::optional<Error> Window::run() {
   for (int64_t frame = 0; options_.frames == 0 || frame < options_.frames; ++frame) {
     const double start = glfwGetTime();
-    if (has_new_scale_) load();
+    if (has_new_scale_ || magnification_ != state_.magnification) load();
     open_dropped(state_, dropped_);
     name_window();
     paint();

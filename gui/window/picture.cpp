@@ -171,19 +171,54 @@ Spans caption_of(const Page& page) {
   return caption;
 }
 
+/// The first sentences of a text.
+Spans take_sentences(const Spans& spans, int32_t count) {
+  Spans taken;
+  for (const Span& span : spans) {
+    for (size_t at = 0; at < span.text.size(); ++at) {
+      const bool ends = span.text[at] == '.' &&
+                        (at + 1 == span.text.size() ? span.is_strong : span.text[at + 1] == ' ');
+      if (!ends || --count > 0) continue;
+      taken.push_back({span.text.substr(0, at + 1), span.target, span.is_strong});
+      return taken;
+    }
+    taken.push_back(span);
+  }
+  return taken;
+}
+
+/// As many whole sentences as fit into the lines of a block; at least one.
+Spans fit_sentences(const Page& page, TextBlock block, const Spans& caption) {
+  const int32_t lines = block.most_lines;
+  block.most_lines = lines + 1;
+  Spans fitting = take_sentences(caption, 1);
+  for (int32_t count = 2;; ++count) {
+    Spans more = take_sentences(caption, count);
+    Drawing measured;
+    if (more == fitting || add_text_block(measured, block, more, page.source.text_width) > lines)
+      return fitting;
+    fitting = std::move(more);
+  }
+}
+
 /// Adds steps, caption and imprint, upwards from the lower edge. Returns their upper end.
 float add_foot(Page& page) {
   const float width = page.size.width - 2 * kMargin;
-  const Spans caption = caption_of(page);
+  Spans caption = caption_of(page);
+  const int32_t fixed = page.source.caption_lines;
   TextBlock block{.at = {kMargin, 0},
                   .width = width,
                   .size = 14,
                   .leading = kCaptionLeading,
-                  .most_lines = page.size.height < kTallPicture ? kCaptionLines : 2 * kCaptionLines,
+                  .most_lines = fixed > 0                         ? fixed
+                                : page.size.height < kTallPicture ? kCaptionLines
+                                                                  : 2 * kCaptionLines,
                   .color = page.theme.of(Role::text),
                   .link_color = page.theme.of(Role::accent)};
+  if (fixed > 0) caption = fit_sentences(page, block, caption);
   Drawing measured;
-  const int32_t lines = add_text_block(measured, block, caption, page.source.text_width);
+  const int32_t lines =
+      fixed > 0 ? fixed : add_text_block(measured, block, caption, page.source.text_width);
   constexpr float kImprint = 14;
   const float top = page.size.height - kMargin - kImprint - 8 -
                     static_cast<float>(lines) * kCaptionLeading - 6 - kTrack;
@@ -285,13 +320,31 @@ Size natural_size(ViewKind kind) {
   return {1280, 920};
 }
 
+Size natural_size(const std::vector<ViewKind>& kinds) {
+  if (kinds.size() == 1) return natural_size(kinds.front());
+  return {std::max(1280.F, 640.F * static_cast<float>(kinds.size())), 860};
+}
+
 Size natural_poster_size() { return {1920, 1480}; }
 
 Picture draw_picture(const PictureSource& source, ViewKind kind, Size size) {
-  Page page = begin_page(source, size, kind == ViewKind::timeline);
+  return draw_picture(source, std::vector<ViewKind>{kind}, size);
+}
+
+Picture draw_picture(const PictureSource& source, const std::vector<ViewKind>& kinds, Size size) {
+  const bool has_timeline =
+      std::find(kinds.begin(), kinds.end(), ViewKind::timeline) != kinds.end();
+  Page page = begin_page(source, size, has_timeline);
   const float top = add_head(page), bottom = add_foot(page);
-  add_card(page, kind, {kMargin, top, size.width - kMargin, bottom});
-  return finish(std::move(page), std::string(to_name(kind)));
+  const auto count = static_cast<float>(kinds.size());
+  const float width = (size.width - 2 * kMargin - (count - 1) * kCardGap) / count;
+  std::string names;
+  for (size_t n = 0; n < kinds.size(); ++n) {
+    const float x = kMargin + static_cast<float>(n) * (width + kCardGap);
+    add_card(page, kinds[n], {x, top, x + width, bottom});
+    names += (n == 0 ? "" : ", ") + std::string(to_name(kinds[n]));
+  }
+  return finish(std::move(page), names);
 }
 
 Picture draw_bare_view(const PictureSource& source, ViewKind kind, Size size) {

@@ -6,6 +6,7 @@
 #include "gui/app/run_views.h"
 #include "gui/draw/glyph_widths.h"
 #include "gui/draw/svg_file.h"
+#include "gui/window/animation_order.h"
 #include "gui/window/picture.h"
 #include "gui/window/picture_size.h"
 #include "gui/window/seek.h"
@@ -18,7 +19,9 @@
 #include "sim/run/record/record_match.h"
 #ifdef CPSCOPE_HAS_IMGUI
 #include "gui/draw/png_file.h"
+#include "gui/window/animate.h"
 #include "gui/window/paint_picture.h"
+#include "sim/base/whole_file.h"
 #endif
 
 #include "sim/scenario/scenario_folder.h"
@@ -34,6 +37,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -44,18 +48,19 @@ enum class FileKind : uint8_t { png, svg };
 
 /// The request after all its values are parsed.
 struct Order {
-  std::optional<ViewKind> view;  // nothing: all views
+  std::vector<ViewKind> views;  // side by side; empty: all views
   FileKind file{};
   ThemeName theme{};
   Size size;
   float scale = 1;
+  AnimationOrder animation;
 };
 
-std::optional<FileKind> file_kind_of(const std::string& path) {
+std::optional<FileKind> file_kind_of(const std::string& path, bool is_animated) {
   std::string ending = std::filesystem::path(path).extension().string();
   std::transform(ending.begin(), ending.end(), ending.begin(),
                  [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
-  if (ending == ".png") return FileKind::png;
+  if (ending == ".png" || (is_animated && ending == ".apng")) return FileKind::png;
   if (ending == ".svg") return FileKind::svg;
   return std::nullopt;
 }
@@ -66,22 +71,61 @@ std::optional<ViewKind> parse_view(const std::string& name) {
   return std::nullopt;
 }
 
+/// Reads "mask" or "mask,traffic"; nothing for "all".
+Result<std::vector<ViewKind>> parse_views(const std::string& names) {
+  std::vector<ViewKind> views;
+  if (names == "all") return views;
+  for (size_t begin = 0; begin <= names.size();) {
+    const size_t end = std::min(names.find(',', begin), names.size());
+    const std::string name = names.substr(begin, end - begin);
+    const std::optional<ViewKind> view = parse_view(name);
+    if (!view) {
+      return make_bad_input(
+          "--view: no view has this name: " + name,
+          "layout, mask, traffic, timeline, numbers, balance or all; several with commas");
+    }
+    if (std::find(views.begin(), views.end(), *view) != views.end())
+      return make_bad_input("--view: this view is named twice: " + name, "name it once");
+    views.push_back(*view);
+    begin = end + 1;
+  }
+  return views;
+}
+
+/// True if the picture needs a run.
+bool shows_numbers(const RenderRequest& request) {
+  return request.view == "all" || request.view.find("numbers") != std::string::npos;
+}
+
+/// Checks what an animation asks for besides what every picture does.
+std::optional<Error> understand_animation(const RenderRequest& request, Order& order) {
+  if (!request.is_animated) return std::nullopt;
+  if (order.file != FileKind::png) {
+    return make_bad_input("--animate writes animated PNG: " + request.out_path,
+                          "end --out in .png");
+  }
+  order.animation = {.has_forward = request.pass != "backward",
+                     .has_backward = request.pass != "forward",
+                     .frames_per_step = static_cast<int32_t>(request.frames_per_step),
+                     .seconds_per_step = request.seconds_per_step};
+  return std::nullopt;
+}
+
 Result<Order> understand(const RenderRequest& request) {
   Order order;
-  const std::optional<FileKind> file = file_kind_of(request.out_path);
+  const std::optional<FileKind> file = file_kind_of(request.out_path, request.is_animated);
   if (!file) {
     return make_bad_input("--out names no kind of picture: " + request.out_path,
                           "end it in .png or .svg");
   }
   order.file = *file;
-  if (request.view != "all") {
-    order.view = parse_view(request.view);
-    if (!order.view) return make_bad_input("--view: no view has this name: " + request.view, "");
-  }
+  Result<std::vector<ViewKind>> views = parse_views(request.view);
+  if (!views) return views.error();
+  order.views = std::move(views).value();
   const std::optional<ThemeName> theme = parse_theme(request.theme);
   if (!theme) return make_bad_input("--theme: no theme has this name: " + request.theme, "");
   order.theme = *theme;
-  order.size = order.view ? natural_size(*order.view) : natural_poster_size();
+  order.size = order.views.empty() ? natural_poster_size() : natural_size(order.views);
   order.scale = static_cast<float>(request.scale);
   if (request.size.empty()) {
     if (auto error = check_size(order.size, request.scale)) return *error;
@@ -96,6 +140,7 @@ Result<Order> understand(const RenderRequest& request) {
                       "(packages libimgui-dev, libpng-dev)",
                       "end --out in .svg");
   }
+  if (auto error = understand_animation(request, order)) return *error;
   if (auto error = check_folder(request.out_path, "--out")) return *error;
   return order;
 }
@@ -133,8 +178,8 @@ std::optional<Error> run_if_needed(AppState& state, const RenderRequest& request
                                    std::string& without_numbers) {
   constexpr double kFlopsOfSeconds = 2e11;
   const bool is_asked = !request.executor.empty();
-  const bool is_all = !order.view;
-  if (!is_asked && !is_all && *order.view != ViewKind::numbers) return std::nullopt;
+  const bool is_all = order.views.empty();
+  if (!is_asked && !shows_numbers(request)) return std::nullopt;
   CaseOptions options{.executor = request.executor,
                       .max_flops = is_asked ? 0.0 : kFlopsOfSeconds,
                       .measures_items = true,
@@ -186,7 +231,7 @@ std::optional<Error> read_record_if_asked(AppState& state, const RenderRequest& 
                            record.value().executor);
   view->is_simulated = record.value().clock == "simulated";
   view->events = std::move(record.value().events);
-  const bool is_alone = request.view == "timeline";
+  const bool is_alone = !shows_numbers(request);
   (is_alone ? state.run_a : state.run_b) = std::move(view);
   (is_alone ? state.run_a_plan : state.run_b_plan) = state.document.plan();
   state.shows_time = true;
@@ -198,7 +243,7 @@ std::optional<Error> read_traces_if_asked(AppState& state, const RenderRequest& 
   if (request.measured.empty()) return std::nullopt;
   Result<SharedRun> run = load_traces(request.measured, request.layer, state.plan()->plan());
   if (!run) return run.error();
-  const bool is_alone = request.view == "timeline";
+  const bool is_alone = !shows_numbers(request);
   (is_alone ? state.run_a : state.run_b) = std::move(run).value();
   (is_alone ? state.run_a_plan : state.run_b_plan) = state.document.plan();
   state.shows_time = true;
@@ -208,6 +253,8 @@ std::optional<Error> read_traces_if_asked(AppState& state, const RenderRequest& 
 struct Written {
   Size pixels;
   size_t bytes = 0;
+  int32_t frames = 0;       // of an animation
+  int64_t duration_ms = 0;  // of an animation
 };
 
 #ifdef CPSCOPE_HAS_IMGUI
@@ -224,11 +271,15 @@ uint64_t hash_text(const std::string& text) {
 /// on them.
 std::string describe_command(const RenderRequest& request, const Order& order,
                              const AppState& state) {
+  const std::string moment =
+      request.is_animated
+          ? fmt::format("--animate --pass {} --frames-per-step {} --step-seconds {}", request.pass,
+                        request.frames_per_step, request.seconds_per_step)
+          : fmt::format("--step {}", step_of(*state.plan(), state.playhead));
   std::string command =
-      fmt::format("cpscope render {} --view {} --step {} --rank {} --theme {} --size {}x{}",
+      fmt::format("cpscope render {} --view {} {} --rank {} --theme {} --size {}x{}",
                   std::filesystem::path(request.scenario_path).filename().string(), request.view,
-                  step_of(*state.plan(), state.playhead), state.focus_rank, request.theme,
-                  order.size.width, order.size.height);
+                  moment, state.focus_rank, request.theme, order.size.width, order.size.height);
   if (order.scale != 1) command += fmt::format(" --scale {}", order.scale);
   if (order.file == FileKind::png && request.fonts != "packages") command += " --fonts built-in";
   if (!request.executor.empty()) command += " --run " + request.executor;
@@ -250,21 +301,45 @@ std::string describe_command(const RenderRequest& request, const Order& order,
   return command;
 }
 
-Result<Written> write_pixels(const RenderRequest& request, const Order& order,
-                             const AppState& state,
+std::vector<PngText> describe_file(const RenderRequest& request, const Order& order,
+                                   const AppState& state, const std::string& title,
+                                   const std::string& description) {
+  return {{"Title", title},
+          {"Description", description},
+          {"Software", "cpscope " + program_version()},
+          {"scenario_hash", to_hex(hash_text(state.document.text()))},
+          {"plan_hash", to_hex(state.plan()->plan().hash)},
+          {"command", describe_command(request, order, state)}};
+}
+
+Result<Written> write_frames(const RenderRequest& request, const Order& order, AppState& state,
+                             const std::function<Picture(const TextWidth&)>& compose,
+                             FontChoice fonts) {
+  const Result<PaintedAnimation> painted =
+      paint_animation(state, compose, order.size, fonts, order.scale, order.animation);
+  if (!painted) return painted.error();
+  const PaintedAnimation& animation = painted.value();
+  if (!animation.missing_fonts.empty()) std::cerr << "cpscope: " << animation.missing_fonts << '\n';
+  const Result<std::string> text = animation.writer.finish(
+      describe_file(request, order, state, animation.picture.title, describe(animation)));
+  if (!text) return text.error();
+  const Result<size_t> bytes = write_whole_file(request.out_path, text.value(), "the animation");
+  if (!bytes) return bytes.error();
+  return Written{animation.pixels, bytes.value(), animation.writer.num_frames(),
+                 animation.writer.duration_ms()};
+}
+
+Result<Written> write_pixels(const RenderRequest& request, const Order& order, AppState& state,
                              const std::function<Picture(const TextWidth&)>& compose) {
-  const PaintedPicture painted = paint_picture(
-      compose, order.size, order.theme,
-      request.fonts == "packages" ? FontChoice::packages : FontChoice::built_in, order.scale);
+  const FontChoice fonts =
+      request.fonts == "packages" ? FontChoice::packages : FontChoice::built_in;
+  if (request.is_animated) return write_frames(request, order, state, compose, fonts);
+  const PaintedPicture painted =
+      paint_picture(compose, order.size, order.theme, fonts, order.scale);
   if (!painted.missing_fonts.empty()) std::cerr << "cpscope: " << painted.missing_fonts << '\n';
   const Result<size_t> bytes =
       write_png(request.out_path, painted.image,
-                {{"Title", painted.picture.title},
-                 {"Description", painted.picture.alt},
-                 {"Software", "cpscope " + program_version()},
-                 {"scenario_hash", to_hex(hash_text(state.document.text()))},
-                 {"plan_hash", to_hex(state.plan()->plan().hash)},
-                 {"command", describe_command(request, order, state)}});
+                describe_file(request, order, state, painted.picture.title, painted.picture.alt));
   if (!bytes) return bytes.error();
   return Written{
       {static_cast<float>(painted.image.width), static_cast<float>(painted.image.height)},
@@ -272,17 +347,17 @@ Result<Written> write_pixels(const RenderRequest& request, const Order& order,
 }
 #endif
 
-Result<Written> write_picture(const RenderRequest& request, const Order& order,
-                              const AppState& state, const std::string& without_numbers) {
+Result<Written> write_picture(const RenderRequest& request, const Order& order, AppState& state,
+                              const std::string& without_numbers) {
   const Plan& plan = state.plan()->plan();
   const std::string file = std::filesystem::path(request.scenario_path).filename().string();
   const auto compose = [&](const TextWidth& text_width) {
     const PictureSource source{
         &state,
         fmt::format("{}   plan {}   cpscope {}", file, to_hex(plan.hash), program_version()),
-        text_width, without_numbers};
-    return order.view ? draw_picture(source, *order.view, order.size)
-                      : draw_poster(source, order.size);
+        text_width, without_numbers, request.is_animated ? kAnimatedCaption : 0};
+    return order.views.empty() ? draw_poster(source, order.size)
+                               : draw_picture(source, order.views, order.size);
   };
 #ifdef CPSCOPE_HAS_IMGUI
   if (order.file == FileKind::png) return write_pixels(request, order, state, compose);
@@ -293,6 +368,32 @@ Result<Written> write_picture(const RenderRequest& request, const Order& order,
   const Result<size_t> bytes = write_svg(request.out_path, picture.drawing, page);
   if (!bytes) return bytes.error();
   return Written{picture.size, bytes.value()};
+}
+
+void say_written(const RenderRequest& request, const AppState& state, const Written& written) {
+  if (!request.json) {
+    std::cout << fmt::format("{}: {} x {} pixels, {} bytes", request.out_path, written.pixels.width,
+                             written.pixels.height, written.bytes);
+    if (written.frames > 0)
+      std::cout << fmt::format(", {} frames, {:.1f} s", written.frames,
+                               static_cast<double>(written.duration_ms) / 1000);
+    std::cout << '\n';
+    return;
+  }
+  Json document{{"schema", 1},
+                {"out", request.out_path},
+                {"view", request.view},
+                {"step", step_of(*state.plan(), state.playhead)},
+                {"rank", state.focus_rank},
+                {"width", written.pixels.width},
+                {"height", written.pixels.height},
+                {"bytes", written.bytes},
+                {"plan_hash", to_hex(state.plan()->plan().hash)}};
+  if (written.frames > 0) {
+    document["frames"] = written.frames;
+    document["duration_ms"] = written.duration_ms;
+  }
+  std::cout << document.dump() << '\n';
 }
 
 }  // namespace
@@ -327,24 +428,7 @@ int render(const RenderRequest& request, Toolbox& toolbox) {
     report(written.error());
     return 2;
   }
-  if (request.is_quiet) return 0;
-  if (request.json) {
-    std::cout << Json{{"schema", 1},
-                      {"out", request.out_path},
-                      {"view", request.view},
-                      {"step", step_of(*state.plan(), state.playhead)},
-                      {"rank", state.focus_rank},
-                      {"width", written.value().pixels.width},
-                      {"height", written.value().pixels.height},
-                      {"bytes", written.value().bytes},
-                      {"plan_hash", to_hex(state.plan()->plan().hash)}}
-                     .dump()
-              << '\n';
-  } else {
-    std::cout << fmt::format("{}: {} x {} pixels, {} bytes\n", request.out_path,
-                             written.value().pixels.width, written.value().pixels.height,
-                             written.value().bytes);
-  }
+  if (!request.is_quiet) say_written(request, state, written.value());
   return 0;
 }
 

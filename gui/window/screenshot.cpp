@@ -5,6 +5,7 @@
 #include "gui/draw/png_file.h"
 #include "gui/panel/offscreen.h"
 #include "gui/panel/screen.h"
+#include "gui/window/animate.h"
 #include "gui/window/paint_picture.h"
 #include "gui/window/view_file.h"
 #include "sim/base/version.h"
@@ -21,6 +22,10 @@ namespace {
 
 constexpr double kFrameTime = 1.0 / 60;
 constexpr int32_t kMostFrames = 600;
+
+Direction direction_of(const PlanIndex& plan, const Playhead& playhead) {
+  return plan.steps()[static_cast<size_t>(step_of(plan, playhead))].direction;
+}
 
 /// "zigzag" of "scenarios/zigzag.toml"; characters that are unsuitable for file names become "_".
 std::string short_name(const AppState& state) {
@@ -72,10 +77,38 @@ Result<size_t> write_screenshot(AppState& state, const ScreenshotOptions& option
   return write_png(path, image, texts);
 }
 
+/// Writes the steps of the focused view, of the pass of the moment, as `cpscope render --animate`
+/// draws them.
+Result<size_t> write_animation(AppState& state, const ScreenshotOptions& options,
+                               const std::string& path) {
+  const PlanIndex& plan = *state.plan();
+  if (state.shows_ways || plan.is_large()) {
+    return make_error(ErrorKind::unavailable,
+                      state.shows_ways ? "The page of ways does not move"
+                                       : "This plan is too large to be animated here",
+                      "cpscope render --animate writes the steps of any plan");
+  }
+  const Result<ViewPicture> view = picture_of_view(state, kAnimatedCaption);
+  if (!view) return view.error();
+  const bool is_forward = direction_of(plan, state.playhead) == Direction::forward;
+  const Result<PaintedAnimation> painted =
+      paint_animation(state, view.value().compose, view.value().size, options.fonts, 1,
+                      {.has_forward = is_forward, .has_backward = !is_forward});
+  if (!painted) return painted.error();
+  const Result<std::string> bytes =
+      painted.value().writer.finish({{"Title", painted.value().picture.title},
+                                     {"Description", describe(painted.value())},
+                                     {"Software", "cpscope " + program_version()},
+                                     {"plan_hash", to_hex(plan.plan().hash)}});
+  if (!bytes) return bytes.error();
+  return write_whole_file(path, bytes.value(), "the animation");
+}
+
 /// Writes the focused view as `cpscope render` draws it.
-Result<size_t> write_view(const AppState& state, const ScreenshotOptions& options,
+Result<size_t> write_view(AppState& state, const ScreenshotOptions& options,
                           const std::string& path) {
   if (path.ends_with(".svg")) return write_view_svg(state, path);
+  if (path.ends_with(".apng")) return write_animation(state, options, path);
   const Result<ViewPicture> view = picture_of_view(state);
   if (!view) return view.error();
   const PaintedPicture painted = paint_picture(view.value().compose, view.value().size, state.theme,

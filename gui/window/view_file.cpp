@@ -16,13 +16,14 @@ std::string imprint_of(const AppState& state) {
          "   cpscope " + program_version();
 }
 
-Result<ViewPicture> picture_of_view(const AppState& state) {
+Result<ViewPicture> picture_of_view(const AppState& state, int32_t caption_lines) {
   if (!state.shows_ways) {
     const ViewKind kind = state.focus_view.value_or(ViewKind::layout);
-    return ViewPicture{natural_size(kind), [&state, kind](const TextWidth& text_width) {
-                         return draw_picture({&state, imprint_of(state), text_width, ""}, kind,
-                                             natural_size(kind));
-                       }};
+    return ViewPicture{
+        natural_size(kind), [&state, kind, caption_lines](const TextWidth& text_width) {
+          return draw_picture({&state, imprint_of(state), text_width, "", caption_lines}, kind,
+                              natural_size(kind));
+        }};
   }
   const SharedCandidates candidates = shown_ways(state);
   if (!candidates)

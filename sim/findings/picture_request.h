@@ -15,7 +15,7 @@ namespace cpscope {
 /// What `render` is asked for, as it stands on the command line. Whoever draws checks it.
 struct RenderRequest {
   std::string scenario_path;
-  std::string view;                // a view's name, or all
+  std::string view;                // a view's name, some with commas between them, or all
   std::string out_path;            // ends in .png or .svg
   std::string theme = "dark";      // dark | light | print
   std::string size;                // "1280x860" logical pixels; empty = what suits the view
@@ -31,6 +31,10 @@ struct RenderRequest {
   std::optional<int64_t> step;        // forward steps first, then backward ones
   std::optional<int64_t> rank;        // whose local order, whose caption
   double scale = 1.0;                 // pixels of a logical pixel
+  bool is_animated = false;           // the steps of a pass, one after the other, as animated PNG
+  std::string pass = "forward";       // of an animation: forward | backward | both
+  int64_t frames_per_step = 16;       // of an animation
+  double seconds_per_step = 1.2;      // of an animation
   bool json = false;
   bool is_quiet = false;  // says nothing when all went well
 };

@@ -216,6 +216,11 @@ void move_selection(Display& display, int32_t frame) {
   select(display.state(), gui::RankTarget{frame * 7 % display.state().plan()->num_ranks()});
 }
 
+/// A step runs, a second long: packets and tiles are at another place in every frame.
+void run_step(Display& display, int32_t frame) {
+  display.state().playhead = {false, 1, (frame % 60) / 60.0};
+}
+
 void add_frame(const std::string& name, const std::string& motion_name, const PlanSize& size,
                Motion motion) {
   benchmark::RegisterBenchmark(("BM_Frame/" + name + "/" + motion_name).c_str(),
@@ -230,6 +235,7 @@ void add_frame(const std::string& name, const std::string& motion_name, const Pl
 void add_frames(const std::string& name, const PlanSize& size) {
   add_frame(name, "still", size, [](Display&, int32_t) {});
   add_frame(name, "playhead", size, move_playhead);
+  add_frame(name, "playing", size, run_step);
   add_frame(name, "selection", size, move_selection);
   for (const ViewKind kind : gui::kViewKinds) {
     const std::string view(to_name(kind));

@@ -4,9 +4,11 @@
 #include "gui/draw/png_file.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/program/program_run.h"
+#include "tests/support/animation_reader.h"
 #include "tests/support/golden_image.h"
 
 #include <cstdlib>
+#include <filesystem>
 
 #include <gtest/gtest.h>
 
@@ -34,6 +36,16 @@ const std::string kScenario = std::string(CPSCOPE_SOURCE_DIR) + "/scenarios/thd_
 
 TEST(ReadmePictures, PosterIsWhatRenderDraws) {
   expect_readme_picture("render " + kScenario + " --view all --theme light --out", "poster.png");
+}
+
+TEST(ReadmePictures, RingIsWhatRenderAnimates) {
+  expect_readme_picture("render " CPSCOPE_SOURCE_DIR
+                        "/scenarios/zigzag.toml --view mask,traffic "
+                        "--animate --size 1000x640 --out",
+                        "ring.png");
+  const std::string path = std::string(CPSCOPE_SOURCE_DIR) + "/gui/pictures/ring.png";
+  EXPECT_LT(std::filesystem::file_size(path), 600'000U) << "everybody loads it with the README";
+  EXPECT_EQ(play_animation(read_text(path)).size(), 64U);
 }
 
 TEST(ReadmePictures, WindowIsWhatGuiShows) {

@@ -94,6 +94,52 @@ TEST(RenderCommand, SaysWhatItWroteAsOneDocument) {
   EXPECT_EQ(document["bytes"], std::filesystem::file_size(work_folder() / "j.png"));
 }
 
+TEST(RenderCommand, AnimatesTheStepsOfAPass) {
+  if (!has_png()) GTEST_SKIP() << "requires imgui: this build cannot write PNG";
+  const std::string file = write_file("moving.toml", small_scenario("cp_size = 4"));
+  const std::string command = "render " + file +
+                              " --view mask,traffic --size 1000x640 --animate "
+                              "--frames-per-step 3 --json --out ";
+  const ProgramRun run = run_cpscope(command + "one.png");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const nlohmann::json document = nlohmann::json::parse(run.out);
+  EXPECT_EQ(document["frames"], 12);
+  EXPECT_EQ(document["duration_ms"], 4 * 2 * 400 + 3 * 5 * 400 + 20 * 400);
+  ASSERT_EQ(run_cpscope(command + "two.png").exit_code, 0);
+  const std::string bytes = read_bytes("one.png");
+  EXPECT_EQ(bytes, read_bytes("two.png"));
+  EXPECT_EQ(std::string(bytes, bytes.find("acTL") + 4, 4), std::string("\0\0\0\x0c", 4));
+  EXPECT_NE(bytes.find("render moving.toml --view mask,traffic --animate --pass forward "
+                       "--frames-per-step 3 --step-seconds 1.2 --rank 0"),
+            std::string::npos);
+}
+
+TEST(RenderCommand, RejectsAnimationsThatItCannotMakeByName) {
+  const std::string file =
+      write_file("still.toml", small_scenario("cp_size = 4", "lengths = [37, 0, 21]", "",
+                                              "dtype = \"fp64\"\nbackward = false"));
+  const struct {
+    std::string options;
+    const char* words;
+  } cases[] = {
+      {"--view mask --out x.svg --animate", "--animate writes animated PNG: x.svg"},
+      {"--view mask --out x.png --animate --step 1", "--step"},
+      {"--view mask --out x.png --animate --frames-per-step 65", "--frames-per-step"},
+      {"--view mask --out x.png --animate --step-seconds 0", "--step-seconds"},
+      {"--view mask --out x.png --animate --pass sideways", "--pass"},
+      {"--view mask --out x.png --frames-per-step 3", "--animate"},
+      {"--view mask --out x.png --animate --pass backward", "no backward pass"},
+      {"--view mask,mask --out x.png", "--view: this view is named twice: mask"},
+      {"--view mask,sound --out x.png", "--view: no view has this name: sound"},
+      {"--view mask, --out x.png", "--view: no view has this name"},
+  };
+  for (const auto& one : cases) {
+    const ProgramRun run = run_cpscope("render " + file + " " + one.options);
+    EXPECT_EQ(run.exit_code, 2) << one.options;
+    EXPECT_NE(run.err.find(one.words), std::string::npos) << one.options << '\n' << run.err;
+  }
+}
+
 TEST(RenderCommand, ShowsWhatAStepWroteAndOfWhichTensor) {
   const std::string file = write_file("per_step.toml", small_scenario("cp_size = 4"));
   const struct {

@@ -87,7 +87,10 @@ class Page:
         return self.ask("words")
 
     def notice(self):
-        return self.driver.execute_script("return document.body.innerText").strip()
+        """What the page says outside of the canvas, the text for screen readers left out."""
+        return self.driver.execute_script(
+            "return [...document.body.children].filter(part => part.id !== 'words' && part.tagName !== 'SCRIPT')"
+            ".map(part => part.innerText || '').join('')").strip()
 
     def state(self):
         return json.loads(self.ask("state"))
@@ -313,6 +316,75 @@ class WebPage(unittest.TestCase):
         for pixels in (100, 3):
             low, high = turn(pixels)
             self.assertAlmostEqual(high - low, 1, places=6)
+
+    def testShowsOneViewAloneInAnotherPage(self):
+        for address, view in (("?embed=mask#zigzag", "mask"), ("?embed=traffic&theme=light#lesson-3", "traffic")):
+            page = self.open(address)
+            page.place(f"{view}/canvas")
+            for absent in ("editor", "inspector", "caption", "lesson", "menu/File"):
+                self.assertEqual(page.ask("place_of", "string", absent), "", absent)
+            page.click("step.next")
+            self.assertEqual(page.notice(), "Open in cpscope")
+            if "light" in address:
+                self.assertEqual(page.state()["theme"], "light")
+            link = page.driver.execute_script("return document.getElementById('open').href")
+            self.assertNotIn("embed", link)
+            page.driver.quit()
+        page = self.open("?embed=sound")
+        self.assertIn("?embed=sound: a view is layout, mask", page.notice())
+
+    def testAnswersFingers(self):
+        page = self.open("#zigzag")
+
+        def touch(kind, *places):
+            page.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {
+                "type": kind, "touchPoints": [{"x": x, "y": y, "id": n} for n, (x, y) in enumerate(places)]})
+
+        def stroke(begin, end):
+            # As quick as a finger, however slow the driver is.
+            page.driver.execute_script(
+                "const [begin, end] = arguments, canvas = document.getElementById('canvas');"
+                "const tell = (kind, at) => canvas.dispatchEvent(new TouchEvent(kind, {bubbles: true, cancelable: true, touches:"
+                "  at ? [new Touch({identifier: 1, target: canvas, clientX: at[0], clientY: at[1]})] : []}));"
+                "tell('touchstart', begin);"
+                "for (let part = 1; part < 6; ++part) tell('touchmove', begin.map((from, n) => from + (end[n] - from) * part / 5));"
+                "tell('touchend');", begin, end)
+            time.sleep(0.4)
+            page.rest()
+
+        # A tap selects, and leaves no mouse behind that would keep a tooltip open.
+        x, y = page.place("layout/rank/2")
+        touch("touchStart", (x, y))
+        touch("touchEnd")
+        page.wait_until(lambda: page.state()["selection"].get("rank") == 2, "the selection of rank 2")
+        time.sleep(0.4)
+        page.rest()
+        self.assertEqual(page.ask("is_hovering", "number"), 0)
+        # Two fingers zoom at the place between them.
+        x, y = page.place("layout/canvas")
+        touch("touchStart", (x - 20, y))
+        touch("touchStart", (x - 20, y), (x + 20, y))
+        for wide in range(25, 85, 5):
+            touch("touchMove", (x - wide, y), (x + wide, y))
+            time.sleep(0.05)
+        touch("touchEnd")
+        page.rest()
+        low, high = page.state()["cameras"]["layout"]["x"]
+        self.assertAlmostEqual(high - low, 0.25, delta=0.05)
+        # A drag over the fields scrolls them.
+        before = page.ask("place_of", "string", "edit/parallel.cp_size/double")
+        x, y = page.place("editor")
+        stroke((x, y + 100), (x, y - 100))
+        self.assertNotEqual(page.ask("place_of", "string", "edit/parallel.cp_size/double"), before)
+        # On a phone a quick stroke goes to the next view.
+        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
+                                    {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True})
+        page.click("tab/mask")
+        x, y = page.place("mask/canvas")
+        stroke((x + 80, y), (x - 80, y))
+        page.place("traffic/canvas")
+        stroke((x - 80, y), (x + 80, y))
+        page.place("mask/canvas")
 
     def testFindsWhatIsTyped(self):
         page = self.open("#zigzag")

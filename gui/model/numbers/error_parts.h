@@ -21,6 +21,11 @@ struct ShownErrors {
 /// diverging item. Hits: "step/N".
 void add_step_strip(const ShownErrors& shown, const Box& box, View& view);
 
+/// Adds how far two plans are apart on each rank and in each head, where the field is a difference
+/// of two plans. Hits: "part/CHART/N". Returns the height that it took, 0 if there is nothing to
+/// show.
+float add_distance_bars(const ShownErrors& shown, const Box& box, View& view);
+
 /// Adds heat map, rulers, owners and the colour scale.
 void add_error_heat(const ShownErrors& shown, const Box& box, View& view);
 /// Adds the histogram of row errors.

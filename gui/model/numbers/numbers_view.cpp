@@ -85,28 +85,37 @@ void add_tile(const ViewInput& input, const ErrorField& field, const Box& box, b
   const Theme& theme = *input.theme;
   const bool is_bad = !field.passed || field.nan > 0;
   view.drawing.add(FilledBox{box, theme.of(Role::raised), Hatch::none, {}, 3});
-  view.drawing.add(Label{{box.x0 + 7, box.y0 + 11},
+  const Face face = is_bad ? Face::strong : Face::mono;
+  // A figure is rounded before it is written smaller, and has a line of its own before it is cut.
+  constexpr float kUsual = 12, kSmallest = 9;
+  const float beside = box.width() - input.text_width(field.name, 13, Face::strong) - 19;
+  const float below = box.width() - 14;
+  const auto fits = [&](const std::string& text, float size, float room) {
+    return input.text_width(text, size, face) <= room;
+  };
+  std::string text = tile_text(field);
+  float size = kUsual;
+  if (!fits(text, size, beside)) text = brief_tile_text(field);
+  while (size > kSmallest && !fits(text, size, beside)) --size;
+  const bool is_below = !fits(text, size, beside);
+  if (is_below) {
+    size = kUsual;
+    while (size > kSmallest && !fits(text, size, below)) --size;
+  }
+  view.drawing.add(Label{{box.x0 + 7, box.y0 + (is_below ? 8.0F : 11.0F)},
                          Anchor::left_middle,
                          theme.of(Role::text),
-                         13,
+                         is_below ? 11.0F : 13.0F,
                          Face::strong,
                          field.name});
-  const float room = box.width() - input.text_width(field.name, 13, Face::strong) - 19;
-  const Face face = is_bad ? Face::strong : Face::mono;
-  // A figure is rounded before it is written smaller, and never cut.
-  const std::string text = tile_text(field), brief = brief_tile_text(field);
-  const bool is_long = input.text_width(text, 12, face) > room;
-  const float size =
-      is_long
-          ? std::clamp(12 * room / std::max(1.0F, input.text_width(brief, 12, face)), 8.0F, 12.0F)
-          : 12.0F;
-  view.drawing.add(Label{{box.x1 - 7, box.y0 + 11},
+  view.drawing.add(Label{{box.x1 - 7, box.y0 + (is_below ? 20.0F : 11.0F)},
                          Anchor::right_middle,
                          theme.of(is_bad ? Role::error : Role::text),
                          size,
                          face,
-                         is_long ? brief : text});
-  const Box bar{box.x0 + 7, box.y0 + 22, box.x1 - 7, box.y0 + 29};
+                         text});
+  const float top = box.y0 + (is_below ? 28.0F : 22.0F);
+  const Box bar{box.x0 + 7, top, box.x1 - 7, top + (is_below ? 5.0F : 7.0F)};
   view.drawing.add(FilledBox{bar, theme.of(Role::background)});
   const double used = is_bad ? 1.0 : std::clamp(used_of(field), 0.0, 1.0);
   if (used > 0) {
@@ -144,12 +153,16 @@ void add_tiles(const ViewInput& input, const RunView& run, const Box& box, View&
 
 /// The most important part comes first: the end is cut off when there is little room.
 std::string describe_field(const RunView& run, const ErrorField& field) {
+  const bool is_difference = !run.against.empty() && run.against != "the oracle";
   std::string text = field.name + ": ";
   if (field.nan > 0)
     text += fmt::format("{} value{} NaN", print_count(field.nan), field.nan == 1 ? " is" : "s are");
   else
-    text += fmt::format("error {} of its length", print_figure(field.rel_l2));
-  if (field.has_budget()) text += fmt::format(", budget {}", print_figure(field.budget));
+    text += fmt::format("{} {} of its length", is_difference ? "difference" : "error",
+                        print_figure(field.rel_l2));
+  if (field.has_budget())
+    text += fmt::format(", {} {}", is_difference ? "earned tolerance" : "budget",
+                        print_figure(field.budget));
   if (field.has_row_budgets() && field.rows_over > 0)
     text += fmt::format("; {} over", count_text(field.rows_over, "row"));
   else if (field.has_row_budgets() && !field.worst.empty())
@@ -320,7 +333,9 @@ View draw_numbers(const ViewInput& input) {
   const int32_t tensor = input.tensor;
   const ShownErrors shown{input, *field, tensor, side_of_tensor(tensor),
                           ErrorScale(*field, *input.theme)};
-  add_parts(shown, {kNumbersMargin, y + 4, right, input.size.height - 4}, view);
+  const Box below{kNumbersMargin, y + 4, right, input.size.height - 4};
+  y += add_distance_bars(shown, below, view);
+  add_parts(shown, {below.x0, y + 4, below.x1, below.y1}, view);
   return view;
 }
 

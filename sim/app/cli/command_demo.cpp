@@ -81,7 +81,10 @@ int command_demo(const DemoArguments& options, const Tools& tools) {
   if (tools.toolbox.is_first_process)
     drawn = draw_pictures(files.value(), out, tools.toolbox, tools.pictures);
   const std::string page = (out / "report.html").string();
-  const Result<size_t> written = write_whole_file(page, demo_report(rows, drawn), "the report");
+  // `cpscope web` writes the window as a page into the same folder.
+  const bool has_window = std::filesystem::exists(out / "cpscope.html", error);
+  const Result<size_t> written = write_whole_file(
+      page, demo_report(rows, drawn, has_window ? "cpscope.html" : ""), "the report");
   if (!written) return report(written.error());
   const Result<size_t> junit = write_junit(findings, (out / "report.xml").string());
   if (!junit) return report(junit.error());

@@ -35,22 +35,50 @@ void add_prediction(CLI::App* app, std::string& cluster, std::string& stack) {
       ->needs(option);
 }
 
+/// The steps of a pass one after the other.
+void add_animation(CLI::App* render, RenderRequest& request, CLI::Option* step) {
+  CLI::Option* animate =
+      render
+          ->add_flag("--animate", request.is_animated,
+                     "all steps of a pass, one after the other, as animated PNG: packets move, "
+                     "tiles fill")
+          ->excludes(step);
+  render->add_option("--pass", request.pass, "of --animate: forward (default), backward or both")
+      ->check(CLI::IsMember({"forward", "backward", "both"}))
+      ->needs(animate);
+  render
+      ->add_option("--frames-per-step", request.frames_per_step,
+                   "of --animate: 1 to 64 (default 16)")
+      ->check(whole_number(1, 64))
+      ->needs(animate);
+  render
+      ->add_option("--step-seconds", request.seconds_per_step,
+                   "of --animate: how long a step moves, 0.1 to 30 (default 1.2)")
+      ->check(finite_number(0.1, 30.0))
+      ->needs(animate);
+}
+
 Command add_render(CLI::App& app, const Tools& tools) {
   const auto request = std::make_shared<RenderRequest>();
   CLI::App* render = app.add_subcommand("render", "a picture of one plan; no display is needed");
   add_scenario_file(render, request->scenario_path);
-  render->add_option("--view", request->view, "what to show")
+  render
+      ->add_option("--view", request->view,
+                   "what to show: layout, mask, traffic, timeline, numbers, balance, several of "
+                   "them with commas (mask,traffic), or all")
       ->required()
-      ->check(
-          CLI::IsMember({"layout", "mask", "traffic", "timeline", "numbers", "balance", "all"}));
+      ->check(kNotEmpty);
   render->add_option("--out", request->out_path, "the picture, .png or .svg")
       ->required()
       ->check(kNotEmpty);
-  render
-      ->add_option("--step", request->step,
-                   "moment: forward steps first, then backward ones, from 0 (default: the second "
-                   "forward step if there is one)")
-      ->check(whole_number());
+  CLI::Option* step =
+      render
+          ->add_option(
+              "--step", request->step,
+              "moment: forward steps first, then backward ones, from 0 (default: the second "
+              "forward step if there is one)")
+          ->check(whole_number());
+  add_animation(render, *request, step);
   render->add_option("--rank", request->rank, "whose local order and whose caption (default 0)")
       ->check(whole_number());
   render->add_option("--theme", request->theme, "dark (default), light or print")

@@ -1,5 +1,6 @@
 #include "gui/app/lesson.h"
 
+#include "gui/app/code_places.h"
 #include "gui/app/command.h"
 #include "gui/app/question.h"
 #include "gui/model/axis.h"
@@ -326,12 +327,27 @@ int64_t busiest_bytes(const Scenario& scenario) {
   return *std::max_element(bytes.begin(), bytes.end());
 }
 
+TEST(Lessons, NameTheCodeOfFrameworksOnTheirLastPage) {
+  AppState state = make_lesson_state();
+  int32_t named = 0;
+  for (int32_t n = 0; n < static_cast<int32_t>(gui::all_lessons().size()); ++n) {
+    const gui::Lesson& lesson = gui::all_lessons()[static_cast<size_t>(n)];
+    const std::string place(gui::code_place(lesson.title));
+    if (place.empty()) continue;
+    ++named;
+    const auto last = static_cast<int32_t>(lesson.steps.size()) - 1;
+    EXPECT_NE(text_of_page(state, n, last).find("In code: " + place), std::string::npos);
+    EXPECT_EQ(text_of_page(state, n, 0).find("In code: "), std::string::npos);
+  }
+  EXPECT_EQ(named, 8) << "every title is one of a lesson";
+}
+
 TEST(Lessons, SayWhereQueriesBeginToCostMoreThanKeys) {
   AppState state = make_lesson_state();
   const int32_t lesson = lesson_of("Few queries, many keys");
   Scenario ring = (text_of_page(state, lesson, 0), state.document.scenario());
   ring.parallel.comm_type = CommType::p2p;
-  const std::string first = text_of_page(state, lesson, 0), second = text_of_page(state, lesson, 1);
+  const std::string first = text_of_page(state, lesson, 0), second = text_of_page(state, lesson, 2);
   EXPECT_NE(first.find("it would send " + gui::print_bytes(busiest_bytes(ring))), std::string::npos)
       << first;
   EXPECT_NE(second.find("fewer than 0.246 queries for each key. Here there are 0.062: queries win"),

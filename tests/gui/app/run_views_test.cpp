@@ -92,7 +92,7 @@ TEST(RunViews, FindWhereTwoRunsPart) {
   EXPECT_EQ(parted.value()->errors[0].worst[0].token, row / 4);
   EXPECT_EQ(parted.value()->errors[0].worst[0].head, row % 4);
   EXPECT_TRUE(parted.value()->first_divergence.starts_with(
-      "first diverging item: forward compute 2, rank 2, step 0, out: row 0 (token "))
+      "first diverging item: forward compute 2, rank 2, step 1, out: row 0 (token "))
       << parted.value()->first_divergence;
 }
 

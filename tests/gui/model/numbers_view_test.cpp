@@ -227,5 +227,36 @@ TEST(PrintApart, ShowsThatTwoValuesDiffer) {
   EXPECT_EQ(print_apart(std::nan(""), 1.5).first, "NaN");
 }
 
+TEST(NumbersView, WritesNoFigureOfATileOverItsName) {
+  RunView run = one_bad_row(3, 1, 0);
+  for (const char* name : {"lse", "dq", "dk", "dv"}) {
+    run.errors.push_back(run.errors.front());
+    run.errors.back().name = name;
+  }
+  static const Projection nothing;
+  const TextWidth width_of = probe_input(long_plan(), nothing, {100, 100}).text_width;
+  int64_t figures = 0;
+  for (float width = 240; width < 1400; width += 20) {
+    const View view = draw(long_plan(), &run, {}, {width, 300});
+    for (const Mark& mark : view.drawing.marks) {
+      const auto* name = std::get_if<Label>(&mark);
+      if (name == nullptr || name->face != Face::strong || name->anchor != Anchor::left_middle)
+        continue;
+      const float end = name->at.x + width_of(name->text, name->size, name->face);
+      for (const Mark& other : view.drawing.marks) {
+        const auto* figure = std::get_if<Label>(&other);
+        if (figure == nullptr || figure->anchor != Anchor::right_middle ||
+            figure->at.y != name->at.y || figure->at.x < end || figure->at.x > end + width / 5)
+          continue;
+        EXPECT_GE(figure->at.x - width_of(figure->text, figure->size, figure->face), end)
+            << figure->text << " at " << width;
+        EXPECT_GE(figure->size, 9);
+        ++figures;
+      }
+    }
+  }
+  EXPECT_GT(figures, 100);
+}
+
 }  // namespace
 }  // namespace cpscope::gui

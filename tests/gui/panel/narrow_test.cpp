@@ -1,10 +1,12 @@
 // Phones, and laptops at a zoom of 200 %: one view at a time, and nothing off the edge.
 #include "gui/app/app_state.h"
 #include "gui/app/lesson.h"
+#include "gui/panel/narrow_panel.h"
 #include "tests/gui/scenario_files.h"
 #include "tests/support/hand.h"
 #include "tests/support/review_picture.h"
 
+#include <memory>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -70,6 +72,65 @@ TEST(NarrowScreen, KeepsTheButtonsOfALessonInPlace) {
       save_png_for_review("narrow_lesson_" + std::string(screen.name) + std::to_string(page),
                           hand.picture());
       hand.click("lesson.next");
+    }
+  }
+}
+
+TEST(NarrowScreen, GoesToTheNextViewByAStrokeUnlessThereIsSomethingToMove) {
+  const auto state = open_example_of(CPSCOPE_SCENARIOS, "zigzag");
+  Hand hand(*state, kScreens[0].options);
+  ASSERT_TRUE(gui::can_swipe(*state));
+  for (const char* name : {"mask", "traffic", "timeline", "numbers", "balance", "layout"}) {
+    gui::swipe(*state, 1);
+    hand.settle();
+    EXPECT_NE(hand.hits().find(std::string(name) + "/canvas"), nullptr) << name;
+  }
+  gui::swipe(*state, -1);
+  EXPECT_EQ(state->focus_view, ViewKind::balance);
+  state->camera(ViewKind::balance).x = {0.2, 0.6};
+  EXPECT_FALSE(gui::can_swipe(*state)) << "a stroke moves what is zoomed";
+  state->camera(ViewKind::balance) = {};
+  state->dialog = gui::Dialog::help;
+  EXPECT_FALSE(gui::can_swipe(*state));
+}
+
+TEST(NarrowScreen, ShowsTheVerdictBesideTheOtherButtons) {
+  const auto state = open_example_of(CPSCOPE_SCENARIOS, "zigzag");
+  auto run = std::make_shared<gui::RunView>();
+  run->passed = false;
+  state->run_a = run;
+  state->run_a_plan = state->document.plan();
+  Hand hand(*state, kScreens[0].options);
+  const auto verdict = hand.find("verdict"), menu = hand.find("menu/Help"),
+             lessons = hand.find("lesson.list");
+  ASSERT_TRUE(verdict && menu && lessons);
+  EXPECT_TRUE(is_inside(*verdict, kScreens[0].options));
+  EXPECT_GT(verdict->y0, menu->y1) << "over no menu";
+  EXPECT_GT(verdict->x0, lessons->x1);
+}
+
+TEST(EmbeddedView, IsShownAloneWithItsSteps) {
+  for (const Hand::Options& options :
+       {Hand::Options{.size = {640, 480}}, Hand::Options{.size = {390, 500}}}) {
+    for (const ViewKind kind : gui::kViewKinds) {
+      const auto state = open_example_of(CPSCOPE_SCENARIOS, "zigzag");
+      state->only_view = kind;
+      Hand hand(*state, options);
+      hand.settle();
+      const std::string name(to_name(kind));
+      const auto canvas = hand.find(name + "/canvas");
+      ASSERT_TRUE(canvas);
+      EXPECT_GT(canvas->height(), options.size.height * 0.7F) << name;
+      for (const char* other : {"editor", "inspector", "caption", "tabs", "lesson.list", "run.cpu"})
+        EXPECT_EQ(hand.hits().find(other), nullptr) << other << " in " << name;
+      const int32_t before = state->playhead.index;
+      hand.click("step.next");
+      EXPECT_EQ(state->playhead.index, before + 1);
+      const auto track = hand.find("track");
+      ASSERT_TRUE(track);
+      EXPECT_TRUE(is_inside(*track, options));
+      EXPECT_GT(track->width(), 150);
+      save_png_for_review("embedded_" + name, hand.picture());
     }
   }
 }

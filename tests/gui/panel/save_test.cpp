@@ -5,6 +5,7 @@
 #include "gui/window/screenshot.h"
 #include "tests/gui/scenario_files.h"
 #include "tests/sim/run/scratch_folder.h"
+#include "tests/support/animation_reader.h"
 #include "tests/support/hand.h"
 
 #include <filesystem>
@@ -157,6 +158,15 @@ TEST(Export, WritesTheFocusedViewAsAPictureOrAsFigures) {
   const auto image = gui::read_png(png);
   ASSERT_TRUE(image.ok());
   EXPECT_GT(image.value().image.width, 1000);
+  Scenario small = state->document.scenario();
+  small.parallel.cp_size = 2;
+  edit_scenario(*state, small, "parallel.cp_size");
+  settle(*state);
+  const std::string moving = scratch("view.apng");
+  export_to(hand, *state, moving);
+  EXPECT_EQ(state->messages.back().text, "Wrote " + moving);
+  EXPECT_EQ(play_animation(read_text(moving)).size(), 16U + 1)
+      << "of two steps, the last sends nothing";
   export_to(hand, *state, csv);
   EXPECT_TRUE(hand.wait_until([&] { return !is_working(*state); }));
   EXPECT_TRUE(read_text(csv).starts_with("pass,item,step,stage_of_step,source_rank"));
