@@ -149,7 +149,7 @@ std::optional<PlantedFault> plant_lost_round(const Plan& healthy) {
   // The first place where the sum differs from the right one.
   const auto first = find_item(healthy.forward.merges,
                                [&](const MergeItem& item) { return item.into == lost.into; });
-  return PlantedFault{.site = forward_site(StageKind::merge, lost.rank, lost.step, *index),
+  return PlantedFault{.site = forward_site(StageKind::merge, lost.rank, lost.step, *first),
                       .what = fmt::format("rank {} leaves out the last round", to_index(lost.rank)),
                       .plan = std::move(plan)};
 }
