@@ -131,6 +131,7 @@ nb::dict settings_of(const ScenarioBox& box) {
   all["cp_size"] = s.parallel.cp_size;
   all["cp_comm_type"] = name(s.parallel.comm_type);
   all["layout"] = name(s.parallel.layout);
+  all["q_owner"] = name(s.parallel.q_owner);
   all["dtype"] = std::string(dtype_name(s.numerics));
   if (s.numerics.fp8) {
     all["recipe"] = name(s.numerics.fp8->recipe);

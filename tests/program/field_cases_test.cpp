@@ -140,11 +140,11 @@ TEST(FieldAnswers, B02InterleavedKeysAndWhichOfThemEachQuerySees) {
         if (sees(0, query, key)) seen.push_back(key);
       EXPECT_EQ(seen, expected[rank][query]) << "rank " << rank << ", query " << query;
     }
-    // Not in this version: all queries on every rank, keys that stay where they are.
-    EXPECT_EQ(owned_by(plan.plan(), rank), (Ids{rank, rank + 2}));
+    EXPECT_EQ(owned_by(plan.plan(), rank), (Ids{0, 1, 2, 3}));
+    EXPECT_EQ(plan.plan().layout.q_heads[RankId{rank}], (HeadRange{2 * rank, 2 * rank + 2}));
   }
-  expect_says(field.with("parallel.dispatch", "\"gathered\"").refusal(),
-              "choose tokens or queries");
+  for (const TransferItem& item : plan.plan().forward.transfers)
+    EXPECT_EQ(item.payload, Payload::partial) << "queries and keys stay where they are";
 }
 
 TEST(FieldAnswers, B05QueriesAreRotatedFromTheEndOfTheirPrefix) {
@@ -380,7 +380,7 @@ size_t count_owners(const Plan& plan, size_t sequence) {
   return owners.size();
 }
 
-TEST(FieldAnswers, B33ShortDocumentsAreOnFewRanksAndOneSizeIsForAllSequences) {
+TEST(FieldAnswers, B33ShortDocumentsAreOnFewRanksOrOnOneWithASizeOfTheirOwn) {
   const FieldCase field("b33");
   const CheckedPlan plan = field.plan();
   const PlanSummary summary = summarise(plan.plan());
@@ -395,9 +395,16 @@ TEST(FieldAnswers, B33ShortDocumentsAreOnFewRanksAndOneSizeIsForAllSequences) {
     EXPECT_EQ(count_owners(ring.plan(), document), 4) << "document " << document;
   }
   EXPECT_LT(5 * summary.kv_bytes_moved, 2 * summarise(ring.plan()).kv_bytes_moved);
-  // Not in this version: groups of different sizes.
-  expect_says(field.with("parallel.cp_size", "[4, 1, 1, 1, 1, 1, 1, 1, 1]").refusal(),
-              "parallel.cp_size must be an integer from 1 to 65536");
+  // Megatron's scheduler.
+  const CheckedPlan sized = field.with("parallel.cp_comm_type", "\"p2p\"")
+                                .with("parallel.layout", "\"dual_chunk\"")
+                                .with("parallel.dispatch_chunk", "")
+                                .with("parallel.cp_sizes", "\"hybrid\"")
+                                .with("parallel.max_tokens_per_rank", "100")
+                                .plan();
+  for (size_t document = 1; document < 9; ++document)
+    EXPECT_EQ(count_owners(sized.plan(), document), 1) << "document " << document;
+  EXPECT_EQ(summarise(sized.plan()).kv_bytes_moved, 58368);
 }
 
 // ---- masks -------------------------------------------------------------------------------------

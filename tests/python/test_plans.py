@@ -22,7 +22,28 @@ def test_shipped_scenarios_are_those_of_the_tree():
 def test_every_shipped_scenario_has_a_layout():
     for name in cpscope.shipped():
         layout = cpscope.Scenario.load(name).layout()
+        if layout.q_heads is not None:  # ranks own heads of all queries
+            assert all(np.array_equal(index, np.arange(layout.tokens)) for index in layout.q_index), name
+            continue
         assert sorted(np.concatenate(layout.q_index)) == list(range(layout.tokens)), name
+
+
+@pytest.mark.parametrize("owner", ["heads", "heads_replicated"])
+def test_ranks_that_own_heads_get_their_heads_of_all_queries(owner):
+    scenario = cpscope.Scenario.of(lengths=[3, 1], kv_lengths=[40, 9], heads=7, kv_heads=1, head_dim=8, attn_mask_type="causal_bottom_right",
+                                cp_size=3, cp_comm_type="gather_q", layout="striped", q_owner=owner, backward=False, dtype="fp32")
+    layout = scenario.layout()
+    assert layout.q_heads == [(0, 2), (2, 4), (4, 7)]
+    q = scenario.inputs()["q"]
+    parts = layout.cut(q)
+    assert [part.shape for part in parts] == [(4, 2, 8), (4, 2, 8), (4, 3, 8)]
+    assert np.array_equal(layout.join(parts), q)
+    of_rank = scenario.inputs(rank=2)["q"]
+    assert np.array_equal(of_rank, q if owner == "heads_replicated" else parts[2])
+    with pytest.raises(cpscope.Error, match="ranks own heads, and the tensor has no such"):
+        layout.cut(q[:, :5])
+    with pytest.raises(cpscope.Error, match="the parts have other heads than the ranks"):
+        layout.join(parts[::-1])
 
 
 @pytest.mark.parametrize("name", SOME)

@@ -49,6 +49,8 @@ class Layout:
         self.tokens: int = head["tokens"]        #: packed padded query ids
         self.kv_tokens: int = head["kv_tokens"]  #: packed padded key ids
         self.sequences = [Sequence(**one) for one in head["sequences"]]
+        #: [rank] the query heads [begin, end) that a rank owns of all queries (q_owner); None where ranks own rows with all heads
+        self.q_heads: list[tuple[int, int]] | None = [tuple(one["q_heads"]) for one in head["ranks"]] if "q_heads" in head["ranks"][0] else None
         #: of cp_sizes: the groups of each round, by first rank; none if every sequence is on all ranks
         self.rounds = [[Group(group["first_rank"], group["size"], tuple(group["sequences"])) for group in one["groups"]]
                        for one in head.get("rounds", [])]
@@ -91,11 +93,17 @@ class Layout:
         return [sequence >= 0 for sequence, _ in self._kv_places]
 
     def cut(self, tensor: Any, kv: bool = False) -> list[Any]:
-        """Every rank's rows of a tensor [tokens, ...] in packed order; numpy or torch, copies."""
+        """Every rank's rows of a tensor [tokens, ...] in packed order; numpy or torch, copies. Where ranks own heads of all
+        queries (`q_heads`), the tensor is [tokens, heads, ...] and each gets its heads."""
         tokens = self.kv_tokens if kv else self.tokens
         if tensor.shape[0] != tokens:
             raise input_error(f"the tensor has another number of rows than there are tokens: {tensor.shape[0]}",
                               str(tokens))
+        if self.q_heads is not None and not kv:
+            heads = self.q_heads[-1][1]
+            if tensor.ndim < 2 or tensor.shape[1] != heads:
+                raise input_error(f"ranks own heads, and the tensor has no such: {tuple(tensor.shape)}", f"[tokens, {heads}, ...]")
+            return [tensor[index][:, begin:end] for index, (begin, end) in zip(self.q_index, self.q_heads)]
         return [tensor[index] for index in (self.kv_index if kv else self.q_index)]
 
     def join(self, parts: list[Any], kv: bool = False) -> Array:
@@ -106,6 +114,11 @@ class Layout:
             raise input_error(f"the parts have other rows than the ranks: {[len(part) for part in parts]}",
                               str([len(rows) for rows in index]))
         parts = [as_numpy(part) for part in parts]
+        if self.q_heads is not None and not kv:
+            shares = [end - begin for begin, end in self.q_heads]
+            if [part.shape[1] if part.ndim > 1 else 0 for part in parts] != shares:
+                raise input_error(f"the parts have other heads than the ranks: {[part.shape[1:2] for part in parts]}", str(shares))
+            return np.concatenate(parts, axis=1)
         whole = np.empty((self.kv_tokens if kv else self.tokens, *parts[0].shape[1:]), parts[0].dtype)
         for rows, part in zip(index, parts):
             whole[rows] = part

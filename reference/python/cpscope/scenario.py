@@ -413,7 +413,11 @@ class Scenario(Presets):
         if not 0 <= rank < layout.cp_size:
             raise input_error(f"there is no such rank: {rank}", f"0 to {layout.cp_size - 1}")
         rows = {"q": layout.q_index, "d_out": layout.q_index, "k": layout.kv_index, "v": layout.kv_index}
-        return {name: tensor[rows[name][rank]] if name in rows else tensor for name, tensor in tensors.items()}
+        own = {name: tensor[rows[name][rank]] if name in rows else tensor for name, tensor in tensors.items()}
+        if layout.q_heads is not None and self._settings["q_owner"] == "heads":
+            begin, end = layout.q_heads[rank]
+            own["q"] = own["q"][:, begin:end]
+        return own
 
     def _to_torch(self, tensors: dict[str, Array]) -> dict[str, Any]:
         import torch  # type: ignore[import-not-found,unused-ignore]

@@ -136,7 +136,7 @@ class GradientTrial {
 
 struct FusedGradients : GradientTrial {
   static std::vector<std::string> sources() {
-    return {"hopper_gradients.cu", "hopper_fused_stages.h", "hopper_fused_dq.h",
+    return {"hopper_gradient_consumer.h", "hopper_fused_stages.h", "hopper_fused_dq.h",
             "hopper_fused_rows.h"};
   }
   FusedGradients()
