@@ -148,6 +148,10 @@ def place_slots(valid, slots, scenario, tokens, what):
     cuts_rows = (batch.get("qkv_format", "thd") != "thd" and layout in ("contiguous", "dual_chunk_packed", "striped")
                  and not parallel.get("cuts_whole_buffer", False))
     cut = 2 * parallel["cp_size"] if layout == "dual_chunk" else tail_multiple(parallel) if cuts_rows else 1
+    # Queries of which ranks own heads are not cut.
+    has_all_rows = (what == "queries" and parallel.get("cp_comm_type") == "gather_q" and parallel.get("q_owner", "rows") != "rows")
+    if has_all_rows:
+        cut = 1
     slots = [round_up(slot, math.lcm(cut, slot_multiple(batch))) for slot in slots]
     # Padding stands behind the tokens of a slot, or before them.
     is_left = batch.get("pad_side", "right") == "left"
@@ -156,7 +160,7 @@ def place_slots(valid, slots, scenario, tokens, what):
         places.append((begin + (slot - length if is_left else 0), length))
         begin += slot
     multiple = tail_multiple(parallel)
-    if cuts_rows or not batch.get("pad_between_seqs", True):
+    if cuts_rows or has_all_rows or not batch.get("pad_between_seqs", True):
         multiple = 1
     # Imported orders say themselves how many ids they hold.
     is_free = parallel.get("layout") == "indices"
