@@ -122,10 +122,11 @@ int32_t first_step_of_partials(const PlanIndex& plan) {
 
 std::vector<int32_t> receivers_of_partials(const AppState& state) {
   const PlanIndex& plan = *state.plan();
+  const int32_t first = first_step_of_partials(plan);
   std::vector<int32_t> receivers;
   for (const TransferItem& item : plan.plan().forward.transfers) {
     if (item.payload == Payload::partial && to_index(item.src) == sender_of(plan) &&
-        to_index(item.step) == first_step_of_partials(plan))
+        to_index(item.step) == first)
       receivers.push_back(to_index(item.dst));
   }
   std::sort(receivers.begin(), receivers.end());
@@ -150,13 +151,14 @@ void why_not_receiver(CaptionWriter& writer, const AppState&, int32_t rank) {
 
 void explain_receivers_of_partials(CaptionWriter& writer, const AppState& state) {
   const PlanIndex& plan = writer.index();
+  const int32_t first = first_step_of_partials(plan);
   int64_t bytes = 0;
   for (const TransferItem& item : plan.plan().forward.transfers) {
     if (item.payload == Payload::partial && to_index(item.src) == sender_of(plan) &&
-        to_index(item.step) == first_step_of_partials(plan))
+        to_index(item.step) == first)
       bytes += item.bytes;
   }
-  writer.say("In ").step(first_step_of_partials(plan)).say(" ");
+  writer.say("In ").step(first).say(" ");
   for (const int32_t rank : receivers_of_partials(state)) writer.rank(rank).say(" ");
   writer.say(
       fmt::format("receives {} of o and lse, while queries go the other way.", print_bytes(bytes)));

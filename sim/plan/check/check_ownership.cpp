@@ -54,10 +54,6 @@ std::optional<std::string> check_slots(const Plan& plan) {
                      slots.tokens, slots.kv_tokens);
 }
 
-}  // namespace
-
-namespace {
-
 /// Where ranks own heads: checks that each has all queries, and that each head has one owner.
 std::optional<std::string> check_owned_heads(const Plan& plan) {
   const std::vector<TokenRun> all{{0, plan.layout.slots.tokens, 1}};

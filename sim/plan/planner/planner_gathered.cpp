@@ -205,9 +205,10 @@ class GatherPlanner {
     return to;
   }
 
-  /// Heads of `count` ranks from one on.
-  HeadRange heads_of(int32_t first, int32_t count) const {
-    return {queries_.heads[RankId{first}].begin, queries_.heads[RankId{first + count - 1}].end};
+  /// The heads of the `half` ranks that have not been parted from this one yet.
+  HeadRange heads_of_half(RankId rank, int32_t half) const {
+    const int32_t first = to_index(rank) / half * half;
+    return {queries_.heads[RankId{first}].begin, queries_.heads[RankId{first + half - 1}].end};
   }
 
   /// Recursive halving: the ranks of a half get the results of their own heads from the other half,
@@ -222,16 +223,16 @@ class GatherPlanner {
       IdVector<RankId, std::vector<BufferId>> received(sums.size());
       builder_.open_stage(pass_, 0, StageKind::transfer);
       for (const RankId dst : builder_.ranks()) {
-        const HeadRange heads = heads_of(to_index(dst) / half * half, half);
+        const HeadRange heads = heads_of_half(dst, half);
         for (const RankId src : {dst, RankId{to_index(dst) ^ half}})
           received[dst].push_back(send_heads(src, dst, sums[src], heads));
       }
       builder_.close_stage();
       builder_.open_stage(pass_, 0, StageKind::merge);
       for (const RankId rank : builder_.ranks()) {
-        const HeadRange heads = heads_of(to_index(rank) / half * half, half);
-        sums[rank] =
-            half == 1 ? home_[rank].out : add(rank, BufferKind::out, BufferRole::moved, heads);
+        sums[rank] = half == 1
+                         ? home_[rank].out
+                         : add(rank, BufferKind::out, BufferRole::moved, heads_of_half(rank, half));
         merge_all(received[rank], rank, sums[rank]);
       }
       builder_.close_stage();
