@@ -40,8 +40,14 @@ void add_sequences(Sheet& sheet, const TokenRange& tokens) {
 void add_owners(Sheet& sheet, const TokenRange& tokens, const char* label) {
   const std::vector<OwnedPart> parts = owned_parts(sheet.index(), tokens);
   if (parts.empty()) return sheet.add(label, "no owner");
-  const auto say_part = [](CaptionWriter& line, const OwnedPart& part) {
+  const auto& heads = sheet.index().plan().layout.q_heads;
+  const auto say_part = [&](CaptionWriter& line, const OwnedPart& part) {
     line.rank(part.rank);
+    if (sheet.index().are_heads_owned(tokens.side)) {
+      const HeadRange& own = heads[RankId{part.rank}];
+      line.say(" heads " + print_range(own.begin, own.end));
+      return;
+    }
     line.say(part.runs == 1
                  ? " local rows " + print_range(part.first_row, part.first_row + part.tokens)
                  : fmt::format(" {} in {}", count_text(part.tokens, "row"),

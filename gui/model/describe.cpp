@@ -58,6 +58,7 @@ std::string owners_text(const PlanIndex& plan, const TokenRange& tokens) {
   constexpr size_t kMostRuns = 100'000;
   constexpr int64_t kMostTokens = 2048;
   const int64_t count = tokens.end - tokens.begin;
+  if (plan.are_heads_owned(tokens.side)) return "every rank, each its own heads";
   const OwnedRow first = plan.owner(tokens.side, tokens.begin);
   if (count == 1)
     return first.rank < 0

@@ -38,8 +38,22 @@ int64_t next_cut(const PlanIndex& index, const PlaceMap& map, int64_t token) {
   return cut;
 }
 
+/// Adds [begin, end), cut where a chunk or a sequence ends.
+void add_cut(const PlanIndex& index, int64_t begin, int64_t end, const PackedPart& whole,
+             PlaceMap& map) {
+  for (int64_t token = begin; token < end;) {
+    PackedPart part = whole;
+    part.begin = token;
+    part.end = std::min(end, next_cut(index, map, token));
+    part.row = whole.row + token - begin;
+    map.packed.push_back(part);
+    token = part.end;
+  }
+}
+
 void add_packed(const PlanIndex& index, PlaceMap& map) {
   const std::span<const OwnedRun> owned = index.owned(map.side);
+  if (map.heads.size() > 0) return add_cut(index, 0, map.tokens, {0, 0, -1, 0, 0, 0}, map);
   for (size_t at = 0; at < owned.size();) {
     // Only strided runs can overlap; together they are a comb.
     int64_t end = owned[at].run.last() + 1;
@@ -52,11 +66,7 @@ void add_packed(const PlanIndex& index, PlaceMap& map) {
       map.packed.push_back({first.run.begin, end, -1, -1, static_cast<int64_t>(at),
                             static_cast<int64_t>(next - at)});
     } else {
-      for (int64_t token = first.run.begin; token < end;) {
-        const int64_t cut = std::min(end, next_cut(index, map, token));
-        map.packed.push_back({token, cut, first.rank, first.row + token - first.run.begin, 0, 0});
-        token = cut;
-      }
+      add_cut(index, first.run.begin, end, {0, 0, first.rank, first.row, 0, 0}, map);
     }
     at = next;
   }
@@ -145,7 +155,10 @@ PlaceMap make_place_map(const PlanIndex& index, Side side) {
   map.num_ranks = index.num_ranks();
   map.tokens = index.tokens(side);
   const Layout& layout = index.plan().layout;
-  if (layout.kind == LayoutKind::striped) map.stripe = index.plan().scenario.parallel.stripe;
+  if (index.are_heads_owned(side))
+    map.heads = layout.q_heads;
+  else if (layout.kind == LayoutKind::striped)
+    map.stripe = index.plan().scenario.parallel.stripe;
   add_slots(layout.slots, map);
   add_packed(index, map);
   add_local(index, map);

@@ -15,12 +15,12 @@ namespace cpscope::gui {
 /// One chunk, or a comb: a part of the packed order where single tokens of several ranks alternate.
 struct PackedPart {
   int64_t begin = 0, end = 0;  // packed padded ids
-  int32_t rank = -1;           // owner; -1 in a comb
+  int32_t rank = -1;           // owner; -1 in a comb, and where every rank owns heads of its own
   int64_t row = -1;            // local row of begin; -1 in a comb
   int64_t first_run = 0;       // of a comb: its runs are [first_run, first_run + num_runs) of
   int64_t num_runs = 0;        // PlanIndex::owned
 
-  bool is_comb() const { return rank < 0; }
+  bool is_comb() const { return num_runs > 0; }
 };
 
 /// Consecutive rows of a local buffer whose tokens have equal distances.
@@ -47,6 +47,7 @@ struct PlaceMap {
   std::vector<int64_t> valid_of_slot;  // [sequences]
   std::vector<int64_t> valid_before;   // [sequences + 1] valid tokens in earlier slots
   int64_t stripe = 0;                  // tokens of one stripe; 0 if the layout has no stripes
+  IdVector<RankId, HeadRange> heads;   // of each rank, where all have all rows; else none
 
   std::span<const LocalPart> local_of(int32_t rank) const {
     const auto r = static_cast<size_t>(rank);

@@ -93,7 +93,17 @@ When PlanIndex::when(int32_t stage, Moment moment) {
   return stage < moment.end_stage ? When::now : When::later;
 }
 
+int32_t PlanIndex::owner_of_head(Side side, int64_t token, int64_t head) const {
+  if (!are_heads_owned(side)) return owner(side, token).rank;
+  const IdVector<RankId, HeadRange>& heads = plan().layout.q_heads;
+  for (const RankId rank : heads.ids()) {
+    if (heads[rank].begin <= head && head < heads[rank].end) return to_index(rank);
+  }
+  return -1;
+}
+
 OwnedRow PlanIndex::owner(Side side, int64_t token) const {
+  if (are_heads_owned(side)) return {};
   const size_t s = side == Side::kv ? 1 : 0;
   const auto& runs = owned_[s];
   auto it = std::partition_point(runs.begin(), runs.end(),

@@ -50,7 +50,7 @@ struct OwnedRun {
   int64_t row = 0;  // local row of run.begin
 };
 
-/// The rank that holds a token, and its local row. rank -1: no rank.
+/// The rank that holds a token, and its local row. rank -1: no rank, or not one alone.
 struct OwnedRow {
   int32_t rank = -1;
   int64_t row = -1;
@@ -102,8 +102,15 @@ class PlanIndex {
   std::vector<int64_t> items_of(const StageRef& stage, int32_t rank) const {
     return columns(stage.direction, stage.kind).items_of(stage.begin, stage.end, rank);
   }
-  /// The rank that holds a packed padded id. O(log runs) if runs have unit stride.
+  /// True if every rank has all rows of the side, of heads of its own (q_owner).
+  bool are_heads_owned(Side side) const {
+    return side == Side::q && plan().layout.q_heads.size() > 0;
+  }
+  /// The rank that holds a packed padded id with all its heads. O(log runs) if runs have unit
+  /// stride.
   OwnedRow owner(Side side, int64_t token) const;
+  /// The rank that owns a head of a packed padded id; -1 if there is none.
+  int32_t owner_of_head(Side side, int64_t token, int64_t head) const;
   /// Index of the first sequence whose slot ends after the id; their number if there is none.
   size_t first_sequence(Side side, int64_t token) const;
   /// Index of the sequence whose slot holds the id, -1 in the tail.

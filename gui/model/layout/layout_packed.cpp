@@ -149,6 +149,52 @@ void add_tail(LayoutScene& scene, float y0, float y1) {
                                          print_range(begin, map.tokens))});
 }
 
+/// Adds the padding inside [begin, end) of the packed order, for bands and combs.
+void add_padding_between(LayoutScene& scene, int64_t begin, int64_t end, float y0, float y1) {
+  const PlaceMap& map = scene.map;
+  if (map.count_padding(begin, end) == 0) return;
+  for (const Fold& fold : fold_sequences(scene)) {
+    if (fold.count > 1) continue;
+    const size_t s = fold.first;
+    for (const auto& [from, to] : {std::pair{map.slot_begin[s], map.valid_begin(s)},
+                                   std::pair{map.valid_end(s), map.slot_begin[s + 1]}}) {
+      const int64_t first = std::max(begin, from), last = std::min(end, to);
+      if (first < last)
+        add_padding(scene, cut_box(scene.packed, static_cast<double>(first),
+                                   static_cast<double>(last), y0, y1));
+    }
+  }
+  const int64_t tail = std::max(begin, map.slot_begin.back());
+  if (tail < end)
+    add_padding(scene,
+                cut_box(scene.packed, static_cast<double>(tail), static_cast<double>(end), y0, y1));
+}
+
+/// Every rank has all rows: each rank's colour is as high as its share of the heads.
+void add_owners_of_heads(LayoutScene& scene, int64_t begin, int64_t end, float y0, float y1) {
+  const PlaceMap& map = scene.map;
+  const Box box =
+      cut_box(scene.packed, static_cast<double>(begin), static_cast<double>(end), y0, y1);
+  if (box.x0 >= box.x1) return;
+  const auto heads = static_cast<float>(map.heads[RankId{map.num_ranks - 1}].end);
+  const auto y_of = [&](int32_t head) { return y0 + (y1 - y0) * static_cast<float>(head) / heads; };
+  for (const RankId rank : map.heads.ids()) {
+    const HeadRange& own = map.heads[rank];
+    add_chunk(scene, {box.x0, y_of(own.begin), box.x1, y_of(own.end)}, to_index(rank));
+  }
+  add_padding_between(scene, begin, end, y0, y1);
+  add_light(scene.drawing(), scene.theme(), box, light_of(scene, begin, end - begin, 1));
+  scene.view.hits.push_back(
+      {box, TokenRange{map.side, begin, end}, fmt::format("heads/{}/{}", scene.side_name(), begin),
+       fmt::format("query tokens {}\nevery rank has all of them, rank 0 their heads {}, rank {} "
+                   "their heads {}",
+                   print_range(begin, end),
+                   print_range(map.heads[RankId{0}].begin, map.heads[RankId{0}].end),
+                   map.num_ranks - 1,
+                   print_range(map.heads[RankId{map.num_ranks - 1}].begin,
+                               map.heads[RankId{map.num_ranks - 1}].end))});
+}
+
 void add_owner(LayoutScene& scene, const PackedPart& part, float y0, float y1) {
   const PlaceMap& map = scene.map;
   const Box box =
@@ -185,27 +231,6 @@ void add_owner(LayoutScene& scene, const PackedPart& part, float y0, float y1) {
   scene.view.hits.push_back({box, TokenRange{map.side, part.begin, part.end},
                              fmt::format("chunk/{}/{}", scene.side_name(), part.begin),
                              describe_chunk(map, part.rank, part.begin, part.end, part.row)});
-}
-
-/// Adds the padding inside [begin, end) of the packed order, for bands and combs.
-void add_padding_between(LayoutScene& scene, int64_t begin, int64_t end, float y0, float y1) {
-  const PlaceMap& map = scene.map;
-  if (map.count_padding(begin, end) == 0) return;
-  for (const Fold& fold : fold_sequences(scene)) {
-    if (fold.count > 1) continue;
-    const size_t s = fold.first;
-    for (const auto& [from, to] : {std::pair{map.slot_begin[s], map.valid_begin(s)},
-                                   std::pair{map.valid_end(s), map.slot_begin[s + 1]}}) {
-      const int64_t first = std::max(begin, from), last = std::min(end, to);
-      if (first < last)
-        add_padding(scene, cut_box(scene.packed, static_cast<double>(first),
-                                   static_cast<double>(last), y0, y1));
-    }
-  }
-  const int64_t tail = std::max(begin, map.slot_begin.back());
-  if (tail < end)
-    add_padding(scene,
-                cut_box(scene.packed, static_cast<double>(tail), static_cast<double>(end), y0, y1));
 }
 
 /// Counts the ranks among parts repeatedly, without clearing its array each time.
@@ -300,7 +325,10 @@ void add_packed_owners(LayoutScene& scene, float y0, float y1) {
   for (size_t i = 0; i < folds.size();) {
     const PackedPart& part = map.packed[folds[i].first];
     size_t next = i + 1;
-    if (folds[i].count > 1) {
+    if (map.heads.size() > 0) {
+      const size_t last = folds[i].first + folds[i].count - 1;
+      add_owners_of_heads(scene, part.begin, map.packed[last].end, y0, y1);
+    } else if (folds[i].count > 1) {
       // Neighbouring bands share one name; those of a striped layout are a comb.
       while (next < folds.size() && folds[next].count > 1) ++next;
       const size_t last = folds[next - 1].first + folds[next - 1].count - 1;

@@ -50,9 +50,10 @@ void add_side(const ViewInput& input, const PlaceMap& map, const Box& box, bool 
   const Theme& theme = *input.theme;
   float y = box.y0 + 2;
   if (has_title) {
-    const std::string title = fmt::format("{}: {} tokens on {} ranks",
-                                          map.side == Side::q ? "Queries" : "Keys and values",
-                                          print_count(map.tokens), map.num_ranks);
+    const std::string title = fmt::format(
+        "{}: {} tokens {}{} ranks", map.side == Side::q ? "Queries" : "Keys and values",
+        print_count(map.tokens), map.heads.size() > 0 ? "on all, their heads cut between " : "on ",
+        map.num_ranks);
     view.drawing.add(Label{{scene.packed.begin(), y},
                            Anchor::left_top,
                            theme.of(map.side == Side::q ? Role::query : Role::key),

@@ -151,6 +151,13 @@ Box strip_box(const MaskScene& scene, Side side, const Box& strip, double begin,
   return {scene.k.pixel_of(begin), strip.y0, scene.k.pixel_of(end), strip.y1};
 }
 
+/// Colour of tokens of a rank, of all ranks (q_owner), or of none.
+Color owner_color(const MaskScene& scene, Side side, int32_t rank) {
+  const Theme& theme = *scene.input.theme;
+  if (rank >= 0) return theme.of_rank(rank, scene.input.plan->num_ranks());
+  return theme.of(scene.input.plan->are_heads_owned(side) ? Role::raised : Role::padding);
+}
+
 void add_chunk_owners(Drawing& drawing, const MaskScene& scene, Side side, const Box& strip) {
   const PlanIndex& index = *scene.input.plan;
   const CellAxis& chunks =
@@ -161,8 +168,7 @@ void add_chunk_owners(Drawing& drawing, const MaskScene& scene, Side side, const
                         static_cast<double>(chunks.edges[c + 1]));
     float& end = side == Side::q ? box.y1 : box.x1;
     if ((side == Side::q ? box.height() : box.width()) > 4) end -= 1;
-    const Color color = rank < 0 ? scene.input.theme->of(Role::padding)
-                                 : scene.input.theme->of_rank(rank, index.num_ranks());
+    const Color color = owner_color(scene, side, rank);
     drawing.add(FilledBox{box, color});
     const std::string text = fmt::format("{}", rank);
     const float width = scene.input.text_width(text, kOwnerText, Face::mono);
@@ -200,10 +206,7 @@ void add_cell_owners(Drawing& drawing, const MaskScene& scene, Side side, const 
   const auto count = static_cast<int32_t>(cells.count());
   pixels.width = side == Side::q ? 1 : count;
   pixels.height = side == Side::q ? count : 1;
-  for (const int32_t rank : owners)
-    pixels.colors.push_back(rank < 0
-                                ? scene.input.theme->of(Role::padding)
-                                : scene.input.theme->of_rank(rank, scene.input.plan->num_ranks()));
+  for (const int32_t rank : owners) pixels.colors.push_back(owner_color(scene, side, rank));
   drawing.add(std::move(pixels));
 }
 

@@ -124,6 +124,7 @@ std::string_view name_of(CellClass value) {
 }
 
 std::string print_owner(const PlanIndex& index, Side side, int64_t id) {
+  if (index.are_heads_owned(side)) return "every rank";
   const int32_t rank = index.owner(side, id).rank;
   return rank < 0 ? std::string("no rank") : fmt::format("rank {}", rank);
 }

@@ -100,7 +100,9 @@ void add_heat_owners(const ShownErrors& shown, const Axis& tokens, const Box& bo
     const Box place{box.x0, band.y0, box.x1, band.y1};
     view.drawing.add(FilledBox{place, color});
     if (band.y1 - band.y0 < 12) continue;
-    const std::string text = band.rank < 0 ? "mix" : fmt::format("{}", band.rank);
+    const std::string text = band.rank >= 0 ? fmt::format("{}", band.rank)
+                             : shown.input.plan->are_heads_owned(shown.side) ? "all"
+                                                                             : "mix";
     view.drawing.add(Label{place.center(), Anchor::center_middle, theme.text_on(color), kSmallText,
                            Face::mono, text});
     if (band.rank >= 0 && band.y1 - band.y0 > 14)

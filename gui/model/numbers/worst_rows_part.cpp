@@ -46,7 +46,7 @@ std::vector<WorstRowsColumn> make_columns(const ShownErrors& shown, size_t rows)
       {shown.field.has_row_budgets() ? "of budget" : "error", 1, {}}};
   for (size_t r = 0; r < rows; ++r) {
     const WorstRow& row = shown.field.worst[r];
-    const int32_t rank = shown.input.plan->owner(shown.side, row.token).rank;
+    const int32_t rank = shown.input.plan->owner_of_head(shown.side, row.token, row.head);
     const auto [seen, expected] = print_apart(row.seen, row.expected);
     const std::string texts[] = {print_count(row.token),
                                  place_of(shown, row.token),

@@ -29,6 +29,10 @@ constexpr CommRecipe kComms[] = {
     {"a2a+double_ring", CommType::a2a_double_ring},
     {"gather_q, scaled", CommType::gather_q, DkvHops::home, Dispatch::tokens, RingBackward::kv,
      Combine::reduce_scatter},
+    {"gather_q, owners of heads", CommType::gather_q, DkvHops::home, Dispatch::tokens,
+     RingBackward::kv, Combine::all_to_all, QOwner::heads},
+    {"gather_q, all heads, tree", CommType::gather_q, DkvHops::home, Dispatch::tokens,
+     RingBackward::kv, Combine::tree, QOwner::heads_replicated},
 };
 
 constexpr std::string_view kRoundsFeature = "a CP size for each sequence";
@@ -242,7 +246,8 @@ bool may_work_in_rounds(const CommRecipe& comm) {
 
 /// Every schedule and layout that can be planned in rounds, with every mask.
 void add_round_cells(std::vector<MatrixCell>& cells) {
-  const FeatureRecipe* const feature = find_recipe(std::span<const FeatureRecipe>(kFeatures), kRoundsFeature);
+  const FeatureRecipe* const feature =
+      find_recipe(std::span<const FeatureRecipe>(kFeatures), kRoundsFeature);
   for (const CommRecipe& comm : kComms) {
     for (const LayoutRecipe& layout : kLayouts) {
       if (!may_work_in_rounds(comm) || !cpscope::may_work_in_rounds(layout.kind)) continue;

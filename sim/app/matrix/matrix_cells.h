@@ -17,6 +17,7 @@ struct CommRecipe {
   Dispatch dispatch = Dispatch::tokens;
   RingBackward ring_backward = RingBackward::kv;
   Combine combine = Combine::all_to_all;
+  QOwner q_owner = QOwner::rows;
 };
 
 struct LayoutRecipe {

@@ -113,11 +113,14 @@ Scenario make_cell_scenario(const MatrixCell& cell) {
   parallel.dispatch = cell.comm->dispatch;
   parallel.ring_backward = cell.comm->ring_backward;
   parallel.combine = cell.comm->combine;
+  parallel.q_owner = cell.comm->q_owner;
   parallel.layout = cell.layout->kind;
   parallel.stripe = cell.layout->stripe;
   parallel.dispatch_chunk = 8;
   scenario.numerics.dtype = Dtype::fp64;
   scenario.numerics.dkv_hops = cell.comm->dkv_hops;
+  // A decoder's schedule has no backward.
+  scenario.numerics.backward = !owns_heads(parallel);
   cell.feature->switch_on(scenario);
 
   // Slices and imported orders name tokens, so they follow once the sizes are final.
