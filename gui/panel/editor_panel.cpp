@@ -71,6 +71,17 @@ void fit_dispatch_chunk(Scenario& scenario) {
     parallel.dispatch_chunk = std::max<int64_t>(1, parallel.dispatch_chunk / 2);
 }
 
+/// A rule that chooses the ranks of each sequence needs the tokens that a rank may hold: at first a
+/// quarter of the longest sequence.
+void fit_rank_tokens(Scenario& scenario) {
+  Parallel& parallel = scenario.parallel;
+  const std::vector<int64_t>& lengths = scenario.batch.lengths;
+  if (!has_rounds(parallel) || parallel.max_tokens_per_rank > 0 || lengths.empty()) return;
+  const int64_t parts = std::min(4, parallel.cp_size);
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  parallel.max_tokens_per_rank = std::max<int64_t>(1, (longest + parts - 1) / parts);
+}
+
 /// The fields of one frame: each change passes a changed copy of the scenario to the document at
 /// once.
 class Editor {
@@ -223,6 +234,7 @@ class Editor {
 
   void changed(const char* key, bool is_whole) {
     if (std::string_view(key) == "parallel.layout") fit_dispatch_chunk(scenario_);
+    if (std::string_view(key) == "parallel.cp_sizes") fit_rank_tokens(scenario_);
     edit_scenario(ui_.state, scenario_, key);
     if (is_whole) ui_.state.document.end_edit();
   }
@@ -248,6 +260,19 @@ class Editor {
   Scenario scenario_;
   std::string_view tip_;  // of the field that is being built
 };
+
+/// How many ranks share each sequence: all, or as a rule chooses them.
+void edit_rounds(Editor& editor, Parallel& parallel) {
+  // Sizes that a file lists are of its sequences, and stay as they are.
+  if (parallel.group_rule == GroupRule::given) return;
+  constexpr std::array kRules = {GroupRule::all_ranks, GroupRule::hybrid, GroupRule::flexsp,
+                                 GroupRule::bytescale};
+  editor.choice("ranks of each", "parallel.cp_sizes", parallel.group_rule, kRules,
+                "How many ranks share each sequence: all of them, or groups that work in rounds");
+  if (parallel.group_rule == GroupRule::all_ranks) return;
+  editor.number<int64_t>("tokens a rank", "parallel.max_tokens_per_rank",
+                         parallel.max_tokens_per_rank, 256, "Tokens that a rank may hold");
+}
 
 void edit_parallel(Ui& ui, Editor& editor) {
   Parallel& parallel = editor.scenario().parallel;
@@ -294,6 +319,8 @@ void edit_parallel(Ui& ui, Editor& editor) {
   if (parallel.layout == LayoutKind::lpt || parallel.layout == LayoutKind::lpt_local)
     editor.number<int64_t>("chunk", "parallel.dispatch_chunk", parallel.dispatch_chunk, 64,
                            "Tokens that are dispatched together");
+  if (may_work_in_rounds(parallel.comm_type) && may_work_in_rounds(parallel.layout))
+    edit_rounds(editor, parallel);
   if (parallel.comm_type == CommType::group_cast)
     editor.choice("dispatch", "parallel.dispatch", parallel.dispatch, kDispatches,
                   "What the dispatch assigns to ranks to balance work");

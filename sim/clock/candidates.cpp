@@ -6,6 +6,7 @@
 #include "sim/plan/plan_summary.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/plan/planner/planner_reshard.h"
+#include "sim/scenario/scenario_names.h"
 
 #include <algorithm>
 #include <array>
@@ -236,9 +237,10 @@ std::string name_way(const Parallel& parallel) {
   if (has_chunks(parallel.layout)) name += fmt::format(" {}", parallel.dispatch_chunk);
   if (parallel.layout == LayoutKind::striped && parallel.stripe != 1)
     name += fmt::format(" of {}", parallel.stripe);
-  if (parallel.group_rule == GroupRule::hybrid)
-    name += fmt::format(", hybrid of {}", parallel.max_tokens_per_rank);
-  if (parallel.group_rule == GroupRule::given) name += ", sizes given";
+  if (parallel.group_rule == GroupRule::given)
+    name += ", sizes given";
+  else if (has_rounds(parallel))
+    name += fmt::format(", {} of {}", to_name(parallel.group_rule), parallel.max_tokens_per_rank);
   return name;
 }
 
@@ -275,8 +277,10 @@ std::vector<Parallel> list_candidates(const Scenario& scenario,
       return;
     parallel.group_rule = own.group_rule;
     if (has_rounds(own)) add(parallel);
-    parallel.group_rule = GroupRule::hybrid;
-    if (own.max_tokens_per_rank > 0) add(parallel);
+    for (const GroupRule rule : kGroupRules) {
+      parallel.group_rule = rule;
+      if (own.max_tokens_per_rank > 0) add(parallel);
+    }
   };
   for (const CommType comm : kUsualTypes) {
     std::vector<int32_t> sizes{0};  // of groups, if the type has a choice

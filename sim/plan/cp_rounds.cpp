@@ -53,6 +53,12 @@ Result<std::vector<CpRound>> make_rounds(const Scenario& scenario) {
     case GroupRule::hybrid:
       return schedule_hybrid(scenario.batch.lengths, parallel.max_tokens_per_rank,
                              parallel.cp_size);
+    case GroupRule::flexsp:
+      return schedule_flexsp(scenario.batch.lengths, parallel.max_tokens_per_rank,
+                             parallel.cp_size);
+    case GroupRule::bytescale:
+      return schedule_bytescale(scenario.batch.lengths, parallel.max_tokens_per_rank,
+                                parallel.cp_size);
   }
   return std::vector<CpRound>{};
 }

@@ -39,6 +39,21 @@ Result<std::vector<CpRound>> make_rounds(const Scenario& scenario);
 Result<std::vector<CpRound>> schedule_hybrid(std::span<const int64_t> lengths,
                                              int64_t max_tokens_per_rank, int32_t ranks);
 
+/// FlexSP's choice (arXiv 2412.01523): micro-batches of about equally many tokens, as few as fit;
+/// in each of them groups of powers of two of ranks, which hold at most `capacity` tokens a rank
+/// and use all ranks, so that the slowest group by FlexSP's published times of a 7B model is fast.
+/// FlexSP solves an integer program for this; the groups here come from a search. Refuses a
+/// sequence that does not fit, and ranks that powers of two cannot use.
+Result<std::vector<CpRound>> schedule_flexsp(std::span<const int64_t> lengths, int64_t capacity,
+                                             int32_t ranks);
+
+/// ByteScale's sizes (arXiv 2502.21231): a sequence gets as many ranks as hold it, `capacity`
+/// tokens each, any number. Rounds are filled longest first, and short sequences are packed on
+/// ranks with little work; the paper's own order of filling is not public. Refuses a sequence that
+/// does not fit.
+Result<std::vector<CpRound>> schedule_bytescale(std::span<const int64_t> lengths, int64_t capacity,
+                                                int32_t ranks);
+
 /// [sequence] The round in which each sequence is computed.
 std::vector<int32_t> round_of_sequences(std::span<const CpRound> rounds, size_t sequences);
 

@@ -237,6 +237,13 @@ void roll_rounds(uint64_t seed, const Batch& batch, Parallel& parallel) {
   parallel.group_rule = GroupRule::given;
   for (size_t s = 0; s < batch.lengths.size(); ++s)
     parallel.cp_sizes.push_back(dice.between(1, parallel.cp_size));
+  if (!dice.chance(40)) return;
+  parallel.cp_sizes.clear();
+  parallel.group_rule = dice.pick({GroupRule::hybrid, GroupRule::flexsp, GroupRule::bytescale});
+  int64_t longest = 1;
+  for (const int64_t length : batch.lengths) longest = std::max(longest, length);
+  parallel.max_tokens_per_rank =
+      dice.between((longest + parallel.cp_size - 1) / parallel.cp_size, longest);
 }
 
 void roll_moving_queries(uint64_t seed, const RandomSpace& space, int32_t heads,

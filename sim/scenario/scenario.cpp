@@ -237,6 +237,10 @@ std::string_view to_name(GroupRule value) {
       return "given";
     case GroupRule::hybrid:
       return "hybrid";
+    case GroupRule::flexsp:
+      return "flexsp";
+    case GroupRule::bytescale:
+      return "bytescale";
   }
   return "unknown";
 }

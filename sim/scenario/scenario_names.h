@@ -46,7 +46,9 @@ inline constexpr std::array kRingBackwards = {RingBackward::kv, RingBackward::q}
 inline constexpr std::array kCombines = {Combine::all_to_all, Combine::reduce_scatter,
                                          Combine::tree};
 inline constexpr std::array kQOwners = {QOwner::rows, QOwner::heads, QOwner::heads_replicated};
-inline constexpr std::array kGroupRules = {GroupRule::hybrid};  // those that a file names
+/// Those that a file names.
+inline constexpr std::array kGroupRules = {GroupRule::hybrid, GroupRule::flexsp,
+                                           GroupRule::bytescale};
 inline constexpr std::array kAccumulates = {Accumulate::fp32, Accumulate::dtype};
 
 /// Names of Generator::name.

@@ -53,7 +53,7 @@ void read_cp_sizes(const TableReader& table, Parallel& parallel) {
   const TomlValue value = table.find("cp_sizes");
   if (value.kind() == TomlKind::text) {
     take_value(table.choice<GroupRule>("cp_sizes", kGroupRules), parallel.group_rule);
-    table.require("max_tokens_per_rank", "give the tokens of one sequence that a rank may hold");
+    table.require("max_tokens_per_rank", "give the tokens that a rank may hold");
   } else if (value.kind() != TomlKind::none) {
     const auto sizes = table.integers("cp_sizes", 1, std::max(1, parallel.cp_size), kMaxSequences);
     if (!sizes || sizes->empty()) return;

@@ -112,6 +112,8 @@ TEST(CompareCommand, TriesASizeForEachSequenceNextToAllRanks) {
   EXPECT_LT(sized["bytes_sent_by_busiest_rank"].get<int64_t>(),
             whole["bytes_sent_by_busiest_rank"].get<int64_t>());
   EXPECT_TRUE(found.contains("all_gather, striped, hybrid of 128"));
+  EXPECT_EQ(found.at("p2p, dual_chunk, flexsp of 128")["cp_sizes"], "flexsp");
+  EXPECT_EQ(found.at("a2a, contiguous, bytescale of 128")["cp_sizes"], "bytescale");
   EXPECT_FALSE(found.contains("group_cast, lpt 256, hybrid of 128"));
 }
 

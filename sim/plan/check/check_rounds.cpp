@@ -50,6 +50,7 @@ class RoundCheck {
           return fmt::format("round {}: ranks {} to {} are in another group too, or do not exist",
                              k, group.first_rank, group.first_rank + group.size - 1);
         free_from = group.first_rank + group.size;
+        int64_t tokens = 0;
         for (const int64_t s : group.sequences) {
           if (s < 0 || s >= std::ssize(lengths) || places_[static_cast<size_t>(s)].round != kNone)
             return fmt::format("sequence {} is in two groups, or does not exist", s);
@@ -61,7 +62,14 @@ class RoundCheck {
           if (!is_asked_for)
             return fmt::format("round {}: sequence {} of {} tokens is on {} ranks", k, s, length,
                                group.size);
+          tokens += length;
         }
+        const bool is_filled_up =
+            parallel.group_rule == GroupRule::flexsp || parallel.group_rule == GroupRule::bytescale;
+        if (is_filled_up && tokens > parallel.max_tokens_per_rank * group.size)
+          return fmt::format("round {}: ranks {} to {} hold {} tokens, more than {} each", k,
+                             group.first_rank, group.first_rank + group.size - 1, tokens,
+                             parallel.max_tokens_per_rank);
       }
     }
     const auto lost = std::find_if(places_.begin(), places_.end(),

@@ -7,6 +7,15 @@
 #include "tests/sim/plan/plan_cases.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -27,10 +36,13 @@ Scenario make_rounds_case(std::vector<int64_t> lengths, std::vector<int64_t> siz
   return scenario;
 }
 
-std::vector<CpRound> hybrid(const std::vector<int64_t>& lengths, int64_t most, int32_t ranks) {
-  Result<std::vector<CpRound>> rounds = schedule_hybrid(lengths, most, ranks);
+std::vector<CpRound> rounds_in(Result<std::vector<CpRound>> rounds) {
   EXPECT_TRUE(rounds) << (rounds ? "" : rounds.error().complaints.front().what);
   return rounds ? std::move(rounds).value() : std::vector<CpRound>{};
+}
+
+std::vector<CpRound> hybrid(const std::vector<int64_t>& lengths, int64_t most, int32_t ranks) {
+  return rounds_in(schedule_hybrid(lengths, most, ranks));
 }
 
 TEST(CpRounds, TakeTheNextFreeRanksInTheOrderOfTheBatch) {
@@ -200,6 +212,117 @@ TEST(HybridSchedule, NamesIdleRanksThatMegatronCannotUse) {
       << rounds.error().complaints.front().what;
 }
 
+/// Milliseconds of a sequence on some ranks, as FlexSP's solver.py counts them.
+double flexsp_time(int64_t tokens, int64_t size) {
+  const auto s = static_cast<double>(tokens);
+  const std::map<int64_t, double> speeds = {{2, 154}, {4, 137}, {8, 121}};
+  const double exchange =
+      size == 1 ? 0.0 : 4.0 * 2 * 32 * 4096 * s * 2 / 1024 / 1024 / speeds.at(size);
+  return (5.128e-6 * s * s + 183.9576e-3 * s + exchange) / static_cast<double>(size);
+}
+
+/// The best time of the slowest group: every assignment to every set of sizes is tried.
+double best_of_all(const std::vector<int64_t>& lengths, int64_t capacity) {
+  double best = std::numeric_limits<double>::infinity();
+  for (const std::vector<int64_t>& sizes :
+       {std::vector<int64_t>{4}, {2, 2}, {2, 1, 1}, {1, 1, 1, 1}}) {
+    std::vector<size_t> chosen(lengths.size(), 0);
+    for (bool is_last = false; !is_last;) {
+      std::vector<double> times(sizes.size(), 0.0);
+      std::vector<int64_t> tokens(sizes.size(), 0);
+      for (size_t s = 0; s < lengths.size(); ++s) {
+        times[chosen[s]] += flexsp_time(lengths[s], sizes[chosen[s]]);
+        tokens[chosen[s]] += lengths[s];
+      }
+      bool is_allowed = true;
+      for (size_t g = 0; g < sizes.size(); ++g)
+        is_allowed = is_allowed && tokens[g] > 0 && tokens[g] <= capacity * sizes[g];
+      if (is_allowed) best = std::min(best, *std::max_element(times.begin(), times.end()));
+      is_last = true;
+      for (size_t& group : chosen) {
+        if (++group < sizes.size()) {
+          is_last = false;
+          break;
+        }
+        group = 0;
+      }
+    }
+  }
+  return best;
+}
+
+// The integer program is replaced by a search, so the optimum is tried next to it.
+TEST(FlexSp, IsNearTheBestOfAllGroupsInEveryDrawnBatch) {
+  std::mt19937_64 draw(5);
+  int compared = 0, optimal = 0;
+  for (int batch = 0; batch < 60; ++batch) {
+    std::vector<int64_t> lengths(4 + draw() % 4);
+    for (int64_t& length : lengths) length = 200 + static_cast<int64_t>(draw() % 30000);
+    const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    const int64_t capacity = std::max(longest / 2, total / 3);
+    const double best = best_of_all(lengths, capacity);
+    const std::vector<CpRound> rounds = rounds_in(schedule_flexsp(lengths, capacity, 4));
+    ASSERT_EQ(rounds.size(), 1u);
+    double slowest = 0;
+    for (const CpGroup& group : rounds.front().groups) {
+      double time = 0;
+      for (const int64_t s : group.sequences)
+        time += flexsp_time(lengths[static_cast<size_t>(s)], group.size);
+      slowest = std::max(slowest, time);
+    }
+    EXPECT_GE(slowest, best * (1 - 1e-12));
+    EXPECT_LE(slowest, 1.08 * best) << "batch " << batch;
+    ++compared;
+    optimal += slowest <= best * (1 + 1e-9) ? 1 : 0;
+  }
+  EXPECT_GE(optimal, compared * 8 / 10);
+}
+
+TEST(FlexSp, CutsABatchThatDoesNotFitIntoRounds) {
+  const std::vector<int64_t> lengths(24, 1000);
+  const std::vector<CpRound> rounds = rounds_in(schedule_flexsp(lengths, 2000, 4));
+  ASSERT_EQ(rounds.size(), 3u);
+  for (const CpRound& round : rounds) {
+    ASSERT_EQ(round.groups.size(), 4u);
+    for (const CpGroup& group : round.groups) EXPECT_EQ(group.sequences.size(), 2u);
+  }
+}
+
+// 70 000, 20 000, 12 000 and 8193 tokens need 9, 3, 2 and 2 ranks that hold 8192; the other three,
+// of 12 192 tokens, wait for the next round.
+TEST(ByteScale, GivesEachSequenceAsManyRanksAsHoldIt) {
+  const std::vector<int64_t> lengths = {20000, 1000, 8192, 8193, 70000, 3000, 12000};
+  const std::vector<CpRound> rounds = rounds_in(schedule_bytescale(lengths, 8192, 16));
+  ASSERT_EQ(rounds.size(), 2u);
+  EXPECT_EQ(rounds[0].groups, (Groups{{0, 9, {4}}, {9, 3, {0}}, {12, 2, {6}}, {14, 2, {3}}}));
+  EXPECT_EQ(rounds[1].groups, (Groups{{0, 1, {2}}, {1, 1, {5}}, {2, 1, {1}}}));
+}
+
+TEST(ByteScale, PacksShortSequencesOnRanksWithLittleWork) {
+  const std::vector<int64_t> lengths = {4000, 1000, 1000, 1000};
+  const std::vector<CpRound> rounds = rounds_in(schedule_bytescale(lengths, 2000, 4));
+  ASSERT_EQ(rounds.size(), 1u);
+  EXPECT_EQ(rounds.front().groups, (Groups{{0, 2, {0}}, {2, 1, {1, 3}}, {3, 1, {2}}}));
+}
+
+TEST(CpRounds, ThatARuleChoosesAreProved) {
+  for (const GroupRule rule : {GroupRule::flexsp, GroupRule::bytescale}) {
+    Scenario scenario = make_rounds_case({29, 17, 0, 8, 3, 40, 40, 11}, {}, 4);
+    scenario.parallel.group_rule = rule;
+    scenario.parallel.max_tokens_per_rank = 14;
+    SCOPED_TRACE(show(scenario));
+    const Plan plan = plan_of(scenario);
+    EXPECT_GT(plan.layout.rounds.size(), 1u);
+    expect_proved(plan);
+    scenario.parallel.max_tokens_per_rank = 9;
+    const Result<Plan> refused = make_plan(scenario);
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().complaints.front().what.find("sequence 5 of 40 tokens does not fit"),
+              std::string::npos);
+  }
+}
+
 /// A plan in rounds that something has been done to.
 std::string broken_check(const Scenario& scenario, const std::function<void(Plan&)>& spoil) {
   Plan plan = plan_of(scenario);
@@ -224,6 +347,12 @@ TEST(CpRounds, AreProvedAgainstTheScenario) {
   expect("sequence 3 is in no group", [](Plan& plan) { plan.layout.rounds[1].groups.pop_back(); });
   expect("round 1: sequence 1 of 16 tokens is on 2 ranks",
          [](Plan& plan) { plan.scenario.parallel.cp_sizes[1] = 1; });
+  Scenario filled = scenario;
+  filled.parallel.group_rule = GroupRule::bytescale;
+  filled.parallel.max_tokens_per_rank = 16;
+  const std::string broken =
+      broken_check(filled, [](Plan& plan) { plan.scenario.parallel.max_tokens_per_rank = 15; });
+  EXPECT_NE(broken.find("tokens is on"), std::string::npos) << broken;
   expect("rank 2 owns queries of sequence 2, which is on ranks 3 to 3", [](Plan& plan) {
     std::swap(plan.layout.rounds[1].groups[1].sequences, plan.layout.rounds[1].groups[2].sequences);
   });
