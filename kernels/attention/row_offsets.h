@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/attention/attention_launch.h"
+#include "kernels/attention/fp8_numbers.h"
 #include "kernels/device/scalar_types.h"
 
 #include <cmath>
@@ -18,12 +19,26 @@ inline constexpr int32_t kOffsetParts = 3, kOffsetLanes = 8;
 /// bf16 numbers per head.
 constexpr int64_t offsets_of_head(int32_t q_rows) { return int64_t{2} * q_rows * kOffsetLanes; }
 
-/// log2(e) scale: the factor from q.k to the exponent of 2. -lse is divided by it, so it is never
-/// zero. With a value this small, weights equal those of a scale of zero.
-inline float offset_logit_log2(const AttentionShape& shape) {
+/// What sums of products are multiplied by: q.k, to the exponent of 2, and d_out.v, to dP. Offsets
+/// are divided by them, so they are never zero. With values this small, weights equal those of a
+/// scale of zero.
+struct OffsetFactors {
+  float logit_log2 = 1.0f;
+  float d_p = 1.0f;
+};
+
+/// fp8: of a shape that is_fp8.
+inline OffsetFactors offset_factors(const AttentionShape& shape, const Fp8Numbers* fp8 = nullptr) {
   constexpr float kLeast = 1e-30f;
-  const float factor = shape.scale * static_cast<float>(std::numbers::log2e);
-  return std::abs(factor) < kLeast ? kLeast : factor;
+  OffsetFactors factors;
+  factors.logit_log2 = shape.scale * static_cast<float>(std::numbers::log2e);
+  if (shape.is_fp8) {
+    factors.logit_log2 *= fp8->descale * fp8->descale;
+    factors.d_p = fp8->descale * fp8->d_out_descale;
+  }
+  for (float* const factor : {&factors.logit_log2, &factors.d_p})
+    if (std::abs(*factor) < kLeast) *factor = kLeast;
+  return factors;
 }
 
 }  // namespace cpscope::kernels

@@ -28,7 +28,8 @@ constexpr int kLanesOfRow = 8, kRowsAtOnce = 32 / kLanesOfRow;
 
 struct StatisticsParams {
   BackwardLaunch launch;
-  float lse_factor;  // from log2_lse to the number that is added to q.k
+  // From log2_lse and delta to the numbers that are added to products.
+  float lse_factor, delta_factor;
 };
 
 /// Stores the parts of a number. Each part is the rounded remainder of those before it; of infinity
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t of_lse = int64_t{2} * head * launch.shape.q_rows + row,
                 of_delta = of_lse + launch.shape.q_rows;
   store_offset(log2_lse * params.lse_factor, launch.offsets + of_lse * kOffsetLanes);
-  store_offset(-own_delta, launch.offsets + of_delta * kOffsetLanes);
+  store_offset(own_delta * params.delta_factor, launch.offsets + of_delta * kOffsetLanes);
 }
 
 }  // namespace
@@ -117,8 +118,9 @@ __global__ void __launch_bounds__(kThreads)
 void launch_portable_row_statistics(const BackwardLaunch& launch, Stream stream) {
   const Grid grid((launch.shape.q_rows + kRowsOfCta - 1) / kRowsOfCta, launch.shape.num_heads);
   if (grid.x == 0 || grid.y == 0) return;
+  const OffsetFactors factors = offset_factors(launch.shape, launch.fp8);
   launch_kernel(row_statistics, grid, kThreads, 0, stream,
-                StatisticsParams{launch, -1.0f / offset_logit_log2(launch.shape)});
+                StatisticsParams{launch, -1.0f / factors.logit_log2, -1.0f / factors.d_p});
 }
 
 }  // namespace cpscope::kernels

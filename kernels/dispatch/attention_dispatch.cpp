@@ -77,8 +77,7 @@ bool leaves_gradient_casts(Generation generation, const AttentionShape& shape) {
 }
 
 bool takes_offsets(Generation generation, const AttentionShape& shape) {
-  return is_backward_fused(generation, shape) && !shape.is_fp8 &&
-         takes_hopper_offsets(shape.softcap != 0.0f);
+  return is_backward_fused(generation, shape) && takes_hopper_offsets(shape.softcap != 0.0f);
 }
 
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape) {

@@ -20,7 +20,10 @@ struct Fp8Factors {
   float weights = 1.0f;   // of P before it is rounded
   float products = 1.0f;  // of V dO^T: dP
   float d_logits = 1.0f;  // of P (dP - delta) before it is rounded
-  float dv = 1.0f;        // of rounded P times d_out
+  // Where products subtract lse and delta, P is made with its factor.
+  float weight_log2 = 0.0f;  // log2 of `weights`
+  float slopes = 1.0f;       // of such a P times dP: products * d_logits / weights
+  float dv = 1.0f;           // of rounded P times d_out
 };
 
 struct BackwardParams {
@@ -88,7 +91,8 @@ __device__ __forceinline__ float weigh(const BackwardParams& p, float product, f
 template <class B>
 __device__ __forceinline__ uint32_t round_weights(const BackwardParams& p, float a, float b) {
   if constexpr (B::kIsFp8) {
-    return pack_fp8_values(Fp8Type::e4m3, a * p.fp8.weights, b * p.fp8.weights);
+    return B::kHasOffsets ? pack_fp8_values(Fp8Type::e4m3, a, b)
+                          : pack_fp8_values(Fp8Type::e4m3, a * p.fp8.weights, b * p.fp8.weights);
   } else {
     return pack<typename B::T>(a, b);
   }
@@ -107,7 +111,9 @@ __device__ __forceinline__ uint32_t round_grads(const BackwardParams& p, float a
 template <class B>
 __device__ __forceinline__ float slope_of(const BackwardParams& p, float weight, float dp,
                                           float delta) {
-  if constexpr (B::kIsFp8) {
+  if constexpr (B::kIsFp8 && B::kHasOffsets) {
+    return weight * dp * p.fp8.slopes;
+  } else if constexpr (B::kIsFp8) {
     return weight * (dp * p.fp8.products - delta) * p.fp8.d_logits;
   } else {
     return weight * (dp - delta);
@@ -155,6 +161,8 @@ inline void set_fp8_factors(const BackwardLaunch& launch, BackwardParams& p) {
            .weights = fp8.weights,
            .products = fp8.descale * fp8.d_out_descale,
            .d_logits = launch.shape.scale * fp8.d_logits,
+           .weight_log2 = std::log2(fp8.weights),
+           .slopes = 1.0f,
            .dv = fp8.d_out_descale / fp8.weights};
   p.scale = fp8.descale / fp8.d_logits;
   p.logit_log2 *= fp8.descale * fp8.descale;

@@ -1,16 +1,16 @@
 // The fused backward of dtype fp8, one scale a tensor: hopper_gradients.cu on quantised rows.
 //
 // Operands are bf16 numbers that hold the values of 8-bit numbers, which is exact, so products run
-// at the rate of bf16. What differs: logits and dP get the scales of their operands; P is rounded
-// to E4M3 and dS to the gradients' format, both times their scale, before they are operands; lse
-// and delta are read from shared memory, because a product cannot subtract them after a scale.
+// at the rate of bf16. What differs: logits and dP get the scales of their operands, by which the
+// offsets of lse and delta are divided; P is rounded to E4M3 and dS to the gradients' format, both
+// times their scale, before they are operands.
 // Results of recipe delayed are cast by launch_result_cast.
 //
 // Products of 8-bit operands would read dO, Q and K a second time, turned: they take both operands
 // along the summed dimension.
 //
 // Ladder: v1 is the portable kernels (attention_fp8.cu). Grid, shared memory: as
-// hopper_gradients.cu, less the offsets. Accuracy: fp32 sums of exact products. Source: cuDNN's FP8
+// hopper_gradients.cu. Accuracy: fp32 sums of exact products. Source: cuDNN's FP8
 // attention as its front end documents it, TransformerEngine's recipes.
 #include "kernels/hopper/hopper_backward.h"
 #include "kernels/hopper/hopper_fp8_gradients.h"

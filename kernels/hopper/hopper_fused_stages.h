@@ -29,7 +29,7 @@ struct FusedBudget {
   static constexpr bool kByTile = kByTile_;
   static constexpr int kHeadDim = kHeadDim_, kWalked = kWalked_;
   static constexpr int kQk = kHeadDim, kV = kHeadDim;
-  static constexpr bool kHasCap = kHasCap_, kHasOffsets = !kIsFp8 && takes_hopper_offsets(kHasCap);
+  static constexpr bool kHasCap = kHasCap_, kHasOffsets = takes_hopper_offsets(kHasCap);
   static constexpr int kOwned = 128, kStages = 2, kConsumers = 2;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kConsumerRegisters = kHeadDim > 64 ? 240 : 224;

@@ -95,8 +95,9 @@ struct GradientConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& value = logits[4 * j + i];
-        value =
-            weigh<B::kHasCap>(p, value, B::kHasOffsets ? 0.0f : log2_lse[2 * j + i % 2], slope[i]);
+        float subtracted = B::kIsFp8 ? -p.fp8.weight_log2 : 0.0f;
+        if constexpr (!B::kHasOffsets) subtracted = log2_lse[2 * j + i % 2];
+        value = weigh<B::kHasCap>(p, value, subtracted, slope[i]);
       }
       if constexpr (kIsMasked) {
         const IntPair lo = load_shared_int_pair(facts + B::Facts::kLo + 32 * j);

@@ -18,11 +18,13 @@ void launch_walk(const BackwardLaunch& launch, int32_t head_dim, Stream stream) 
   p.tiles = tiles;
   p.counter = launch.counters;
   set_key_results(launch, p);
+  if constexpr (B::kIsFp8) set_fp8_factors(launch, p);
   if constexpr (B::kHasOffsets) {
-    p.logit_log2 = offset_logit_log2(launch.shape);
+    const OffsetFactors factors = offset_factors(launch.shape, launch.fp8);
+    p.logit_log2 = factors.logit_log2;
+    p.fp8.slopes = factors.d_p * p.fp8.d_logits / p.fp8.weights;
     fused.offsets = launch.offsets;
   }
-  if constexpr (B::kIsFp8) set_fp8_factors(launch, p);
   if (p.group_parts == 1) {
     fused.is_narrow = launch.dkv_element == Dtype::fp32 ? 0 : 1;
     fused.wire = launch.wire;

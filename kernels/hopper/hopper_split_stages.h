@@ -16,6 +16,7 @@ template <class Operand, int kQk_, int kV_, int kOwned_, int kWalked_, int kFirs
           int kSecondStages_, int kFactBytes_, int kExchangeBytes_, int kProducerRegisters_,
           int kConsumerRegisters_, bool kHasCap_>
 struct SplitBudget {
+  static constexpr bool kHasOffsets = false;
   static constexpr bool kIsFp8 = std::is_same_v<Operand, Fp8AsBf16>;
   using T = std::conditional_t<kIsFp8, Bf16, Operand>;
   static constexpr int kQk = kQk_, kV = kV_, kOwned = kOwned_, kWalked = kWalked_;

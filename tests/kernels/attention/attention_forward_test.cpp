@@ -146,7 +146,7 @@ TEST_F(PortableForward, OffsetsAreLseOverTheScaleAndDeltaInThreeParts) {
       EXPECT_EQ(of_delta[0] + of_delta[1] + of_delta[2], -statistics.delta[of_head]);
       // The number that a product adds, times the later factor.
       const double log2_lse =
-          -(of_lse[0] + of_lse[1] + of_lse[2]) * kernels::offset_logit_log2(item.shape);
+          -(of_lse[0] + of_lse[1] + of_lse[2]) * kernels::offset_factors(item.shape).logit_log2;
       if (std::isinf(statistics.log2_lse[of_head])) {
         EXPECT_EQ(log2_lse, statistics.log2_lse[of_head]);
       } else {

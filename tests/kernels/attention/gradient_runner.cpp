@@ -111,7 +111,7 @@ std::vector<float> to_floats(const std::vector<double>& values) {
 /// log2_lse and delta in the form in which row_statistics.cu writes them as offsets.
 std::vector<uint16_t> make_offsets(const GradientProblem& problem) {
   const AttentionShape& shape = problem.shape;
-  const float lse_factor = -1.0f / offset_logit_log2(shape);
+  const float lse_factor = -1.0f / offset_factors(shape).logit_log2;
   std::vector<uint16_t> offsets(
       static_cast<size_t>(shape.num_heads * offsets_of_head(shape.q_rows)), 0);
   for (size_t from = 0; from < problem.log2_lse.size(); ++from) {
