@@ -120,19 +120,20 @@ struct RunningRows {
     float tops[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) tops[r] = largest_score(scores, r);
-    weigh(scores, unit_log2, tops);
+    weigh(scores, unit_log2, tops, largest);
   }
 
-  /// The same; tops: the largest score of each row, here or in other warps.
+  /// The same; tops: the largest score of each row, here or in other warps; least: the smallest
+  /// reference of each row.
   template <int kTiles>
   __device__ __forceinline__ void weigh(float (&scores)[kStacks][kTiles][4], float unit_log2,
-                                        const float (&tops)[kRows]) {
+                                        const float (&tops)[kRows], const float (&least)[kRows]) {
     float factors[kRows];
     bool has_new_largest = false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const float before = largest[r];
-      largest[r] = fmaxf(before, tops[r] * unit_log2);
+      largest[r] = fmaxf(fmaxf(before, least[r]), tops[r] * unit_log2);
       has_new_largest = has_new_largest || largest[r] != before;
       const float subtracted = largest[r] == -kInfinity ? 0.0f : largest[r];
       factors[r] = exp2_approx(before - subtracted);

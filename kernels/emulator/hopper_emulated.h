@@ -284,6 +284,11 @@ void wgmma_rs_codes(float (&d)[N], const uint32_t* a, uint64_t b, int accumulate
   emulator::start_product({d, a, 0, b, 2 * N, accumulate != 0, false, false, true},
                           {"wgmma_rs_codes", 0, line});
 }
+template <class T>
+void wgmma_rs_lanes(float (&d)[32], const uint32_t* a, uint64_t b, Line line = Line::current()) {
+  emulator::start_product({d, a, 0, b, 64, true, false, std::is_same_v<T, Bf16>},
+                          {"wgmma_rs_lanes", 0, line});
+}
 inline void wgmma_rs_first(float (&d)[32], const uint32_t* a, uint64_t b,
                            Line line = Line::current()) {
   for (float& sum : d) sum = std::numeric_limits<float>::quiet_NaN();

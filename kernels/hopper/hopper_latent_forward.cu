@@ -1,9 +1,8 @@
-#include "kernels/hopper/hopper_latent_forward.h"
-
 #include "kernels/attention/decode_rows.h"
 #include "kernels/attention/packed_heads.h"
 #include "kernels/device/launch.h"
 #include "kernels/device/work_items.h"
+#include "kernels/hopper/hopper_latent_forward.h"
 #include "kernels/hopper/hopper_pipeline.h"
 #include "kernels/hopper/hopper_products.h"
 #include "kernels/tiles/work_order.h"
@@ -17,15 +16,20 @@
 // that one tile in shared memory serves both products.
 //
 // Grid: one CTA an SM; each fetches work items (part of a query tile's keys x query heads) with a
-// counter. Two warpgroups hold the same 64 rows, query rows times heads. Each makes the logits of
-// 32 of a tile's 64 keys, exchanges the rows' largest logits and the weights with the other one
-// through shared memory, and sums up 256 of the 512 elements of P V. While a tile is computed the
-// next one is copied. Where a tile's keys are cut into parts, the CTA that ends last adds them up.
+// counter. Two warpgroups hold the same 64 rows, query rows times heads, and sum up 256 of the 512
+// elements of P V each. Tiles of 64 keys come in pairs: warpgroup 0 makes logits and weights of the
+// first, warpgroup 1 of the second, half a step later, so that one multiplies while the other makes
+// weights. Each adds its own weights from registers and the other's from shared memory:
+//   0: S0, largest m0 ->; O += P0 V0; <- m1, P1; P0 exp(m0 - m1) ->; O += P1 V1
+//   1: S1; <- m0; m1 = max(m0, S1), P1 ->; O += P1 V1; <- P0; O += P0 V0
+// A half of a tile is loaded again by the warpgroup that has just read it. Where a tile's keys are
+// cut into parts, the CTA that ends last adds them up.
 //
-// Shared memory: 226 KiB. Registers and spills: tests/kernels/device/ptxas_limits.txt. Numbers: as
-// attention_decode. Sources: DeepSeek-V2 (arXiv:2405.04434), 2.1; FlashAttention-2
-// (arXiv:2307.08691), alg. 1; two warpgroups that share the rows and split V: FlashMLA (DeepSeek,
-// 2025).
+// Shared memory: 226 KiB; the last 64 elements of Q are kept in registers, and P1 takes their
+// place. Registers and spills: tests/kernels/device/ptxas_limits.txt. Numbers: as attention_decode;
+// P0 is rounded once for each product. Sources: DeepSeek-V2 (arXiv:2405.04434), 2.1;
+// FlashAttention-2 (arXiv:2307.08691), alg. 1; warpgroups that take turns: FlashMLA (DeepSeek,
+// 2025, "seesaw").
 
 namespace cpscope::kernels {
 namespace {
@@ -50,12 +54,19 @@ struct LatentTiles {
   static constexpr int kPanelBytes = 64 * kPanelRowBytes;
   static constexpr int kTileBytes = kQk / kBoxLanes * kPanelBytes;  // of 64 rows
 
+  static constexpr int kPanels = kQk / kBoxLanes;  // of a row of K
+  static constexpr int kLastPanel = kPanels - 1;   // the one behind V
+  static constexpr int kHalfPanels = kV / kBoxLanes / kWarpgroups;
+
   // Byte offsets into the shared memory, from a multiple of 1024 on. The next work item and the end
   // of parts come first.
-  static constexpr int kTops = 128;  // fp32 [warpgroup][row], the largest logits, then sums
+  static constexpr int kTops = 128;     // fp32 [warpgroup][row], the largest logits, then sums
+  static constexpr int kLoaded = 704;   // barriers [buffer][half of V's elements]
+  static constexpr int kSignals = 736;  // barriers: m0 is there; m1 and P1 are
   static constexpr int kQueries = 1024;
-  static constexpr int kKeys = kQueries + kTileBytes;  // two buffers
-  static constexpr int kWeights = kKeys + 2 * kTileBytes;
+  static constexpr int kKeys = kQueries + kTileBytes;                         // two buffers
+  static constexpr int kWeights = kKeys + 2 * kTileBytes;                     // P0
+  static constexpr int kSecondWeights = kQueries + kLastPanel * kPanelBytes;  // P1
   static constexpr int kStreamEnd = kWeights + kPanelBytes;
 
   // After the stream, as DecodeTiles has it.
@@ -66,7 +77,20 @@ struct LatentTiles {
   static constexpr int kFactors = kEnds + kRows * 12;
   static constexpr int kSharedBytes =
       1024 + std::max(kStreamEnd, kFactors + kRows * kPartsTogether * 4);
-  static_assert(kTops + kWarpgroups * kRows * 4 <= kQueries && kSharedBytes <= kMaxSharedBytes);
+  static_assert(kTops + kWarpgroups * kRows * 4 <= kLoaded && kSharedBytes <= kMaxSharedBytes);
+};
+
+/// Parameters of the kernel.
+struct LatentParams {
+  DecodeParams decode;
+  TensorMap keys;
+};
+
+/// Phases of the barriers: of loads to each buffer, and of signals, which every pair of tiles ends;
+/// the same in all threads.
+struct LoadPhases {
+  uint32_t parity[2] = {0, 0};
+  uint32_t pair = 0;
 };
 
 /// One CTA's work item.
@@ -74,23 +98,34 @@ template <class Tiles>
 class LatentItem {
  public:
   using T = typename Tiles::T;
-  static constexpr int kKeys = Tiles::kWalkedRows / kWarpgroups;  // of a warpgroup
+  static constexpr int kKeys = Tiles::kWalkedRows;
   static constexpr int kElements = Tiles::kV / kWarpgroups;
+  static constexpr int kSteps = Tiles::kQk / 16;
   using Running = RunningRows<T, 1, kElements>;
+  using Scores = float[1][kKeys / 8][4];
 
-  __device__ __forceinline__ LatentItem(const DecodeParams& params, uint8_t* shared,
-                                        const WorkItem& item)
-      : launch_(params.launch),
-        rows_(params, shared, item),
+  __device__ __forceinline__ LatentItem(const LatentParams& params, uint8_t* shared,
+                                        const WorkItem& item, LoadPhases& phases)
+      : params_(params),
+        launch_(params.decode.launch),
+        rows_(params.decode, shared, item),
         logits_(launch_.shape),
-        keys_(rows_of_head<T>(launch_.k, 0, launch_.shape.head_dim_qk)),
         shared_(shared_address(shared)),
-        tops_(reinterpret_cast<float*>(shared + Tiles::kTops)) {
+        tops_(reinterpret_cast<float*>(shared + Tiles::kTops)),
+        phases_(phases),
+        warpgroup_(shared_by_warp(thread() / kWarpgroupThreads)) {
     running_.clear();
   }
 
   /// All threads of the CTA call it together.
   __device__ __forceinline__ void run() {
+    fetch_queries();
+    copy_async_commit();
+    copy_async_wait<0>();
+    publish_shared_writes();  // also those of the item before, whose memory is loaded again
+    __syncthreads();
+    take_last_queries();
+    __syncthreads();
     stream_keys();
     __syncthreads();
     place_sums();
@@ -99,28 +134,30 @@ class LatentItem {
   }
 
  private:
+  // Named barriers: P0 is there; one for each warpgroup. The others are in memory, because
+  // racecheck does not follow named barriers where one side only arrives, and these order reads and
+  // writes.
+  static constexpr int kFirstWeights = 1, kOwn = 2;
+  static constexpr int kFirstTop = 0, kSecondWeights = 1;  // signals
+
+  __device__ __forceinline__ void send(int signal) const {
+    mbarrier_arrive(shared_ + Tiles::kSignals + 8 * signal);
+  }
+  __device__ __forceinline__ void receive(int signal) const {
+    mbarrier_wait(shared_ + Tiles::kSignals + 8 * signal, phases_.pair);
+  }
+
   static __device__ __forceinline__ int32_t thread() { return static_cast<int32_t>(threadIdx.x); }
-  static __device__ __forceinline__ int32_t warpgroup() { return thread() / kWarpgroupThreads; }
 
   /// Row of the tile for row r of this thread lane. The heads of a query row are neighbours.
   static __device__ __forceinline__ int32_t tile_row(int r) {
     return thread() % kWarpgroupThreads / 32 * 16 + thread() % 32 / 4 + 8 * r;
   }
 
-  /// Starts copying a row to a tile: eight threads copy 128 bytes of it at a time. Elements past
-  /// the head's, and rows that are not there, become 0.
-  __device__ __forceinline__ void copy_row(uint32_t tile, int32_t row, const T* from,
-                                           bool is_there) const {
-    const int32_t group = thread() % 8;
-    const uint32_t to = tile + row * kPanelRowBytes + (group ^ (row & 7)) * 16;
-#pragma unroll
-    for (int panel = 0; panel < Tiles::kQk / kBoxLanes; ++panel) {
-      copy_async_16(to + panel * Tiles::kPanelBytes, from + panel * kBoxLanes + group * 8,
-                    is_there && panel * kBoxLanes + group * 8 < keys_.lanes);
-    }
-  }
-
+  /// Copies the rows of Q: eight threads copy 128 bytes of a row at a time. Elements past the
+  /// head's, and rows that are not there, become 0.
   __device__ __forceinline__ void fetch_queries() const {
+    const int32_t lanes = (launch_.shape.head_dim_qk + 7) / 8 * 8, group = thread() % 8;
 #pragma unroll
     for (int i = 0; i < Tiles::kRows / (Tiles::kThreads / 8); ++i) {
       const int32_t row = thread() / 8 + i * (Tiles::kThreads / 8);
@@ -129,91 +166,214 @@ class LatentItem {
                       (is_there ? rows_.query_of(row) * launch_.q.row_stride +
                                       rows_.head_of(row) * launch_.q.head_stride
                                 : int64_t{0});
-      copy_row(shared_ + Tiles::kQueries, row, from, is_there);
+      const uint32_t to =
+          shared_ + Tiles::kQueries + row * kPanelRowBytes + (group ^ (row & 7)) * 16;
+#pragma unroll
+      for (int panel = 0; panel < Tiles::kPanels; ++panel) {
+        copy_async_16(to + panel * Tiles::kPanelBytes, from + panel * kBoxLanes + group * 8,
+                      is_there && panel * kBoxLanes + group * 8 < lanes);
+      }
     }
   }
 
-  __device__ __forceinline__ void fetch_keys(const WalkedTile& walked, int buffer) const {
+  /// Address of a thread lane for loading or storing four matrices of a warp's 16 rows of a panel.
+  static __device__ __forceinline__ uint32_t matrices_at(uint32_t panel, int step) {
+    const int32_t lane = thread() % 32;
+    const int32_t row = thread() % kWarpgroupThreads / 32 * 16 + lane % 16;
+    return panel + row * kPanelRowBytes + ((2 * step + lane / 16) ^ (row & 7)) * 16;
+  }
+
+  __device__ __forceinline__ void take_last_queries() {
 #pragma unroll
-    for (int i = 0; i < Tiles::kWalkedRows / (Tiles::kThreads / 8); ++i) {
-      const int32_t row = thread() / 8 + i * (Tiles::kThreads / 8);
-      copy_row(keys_of(buffer), row, keys_.first + (walked.begin + row) * keys_.stride,
-               walked.begin + row < walked.end);
-    }
+    for (int step = 0; step < 4; ++step)
+      load_matrix_x4(last_queries_[step], matrices_at(shared_ + Tiles::kSecondWeights, step));
   }
 
   __device__ __forceinline__ uint32_t keys_of(int buffer) const {
     return shared_ + Tiles::kKeys + buffer * Tiles::kTileBytes;
   }
+  __device__ __forceinline__ uint32_t loaded(int buffer, int half) const {
+    return shared_ + Tiles::kLoaded + (2 * buffer + half) * 8;
+  }
+  __device__ __forceinline__ void wait_for(int buffer, int half) const {
+    mbarrier_wait(loaded(buffer, half), phases_.parity[buffer]);
+  }
+
+  /// Starts loading this warpgroup's half of a tile's V, and of its own tile the elements behind V.
+  /// All threads call it, and have read what was there before.
+  __device__ __forceinline__ void load(const WalkedTile& walked, int buffer) const {
+    if (thread() % kWarpgroupThreads == 0) start_load(walked, buffer, warpgroup_);
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void start_load(const WalkedTile& walked, int buffer, int half) const {
+    const uint32_t barrier = loaded(buffer, half);
+    const bool has_last = buffer == half;
+    mbarrier_arrive_expecting(barrier,
+                              (Tiles::kHalfPanels + (has_last ? 1 : 0)) * Tiles::kPanelBytes);
+#pragma unroll
+    for (int i = 0; i < Tiles::kHalfPanels; ++i)
+      load_panel(walked, buffer, half * Tiles::kHalfPanels + i, barrier);
+    if (has_last) load_panel(walked, buffer, Tiles::kLastPanel, barrier);
+  }
+
+  __device__ __forceinline__ void load_panel(const WalkedTile& walked, int buffer, int panel,
+                                             uint32_t barrier) const {
+    load_box(keys_of(buffer) + panel * Tiles::kPanelBytes, &params_.keys, barrier,
+             panel * kBoxLanes, kMapRows - walked.end + walked.begin, 0, walked.end, kMapRows);
+  }
+
+  /// All warps of the warpgroup have read what it loads again.
+  __device__ __forceinline__ void sync_own() const {
+    named_barrier_sync(kOwn + warpgroup_, kWarpgroupThreads);
+  }
+
+  /// Two tiles; the second one may be missing.
+  struct Pair {
+    WalkedTile tiles[2];
+    bool has[2] = {false, false};
+  };
+
+  __device__ __forceinline__ static Pair next_pair(TileWalk<Tiles::kWalkedRows>& walk) {
+    Pair pair;
+    pair.has[0] = walk.next(pair.tiles[0]);
+    if (pair.has[0]) pair.has[1] = walk.next(pair.tiles[1]);
+    return pair;
+  }
 
   __device__ __forceinline__ void stream_keys() {
     TileWalk<Tiles::kWalkedRows> walk(launch_.query_tiles.runs + rows_.tile().first_run,
                                       rows_.tile().num_runs, 0, 1);
-    WalkedTile walked, next;
-    bool has_tile = walk.next(walked);
-    if (has_tile) {
-      fetch_queries();
-      fetch_keys(walked, 0);
-      copy_async_commit();
-    }
-    for (int buffer = 0; has_tile; buffer ^= 1) {
-      has_tile = walk.next(next);
-      copy_async_wait<0>();
-      publish_shared_writes();
-      // The tile is there, and all warps are done with the one before, whose buffer is free.
-      __syncthreads();
-      if (has_tile) fetch_keys(next, buffer ^ 1);
-      copy_async_commit();
-      visit(walked, keys_of(buffer));
-      walked = next;
+    Pair now = next_pair(walk);
+#pragma unroll
+    for (int buffer = 0; buffer < 2; ++buffer)
+      if (now.has[buffer]) load(now.tiles[buffer], buffer);
+    while (now.has[0]) {
+      const Pair next = next_pair(walk);
+      // Without a branch around a product: products in flight would end there.
+      if (warpgroup_ == 0) {
+        now.has[1] ? visit_first<true>(now, next) : visit_first<false>(now, next);
+      } else {
+        now.has[1] ? visit_second<true>(now, next) : visit_second<false>(now, next);
+      }
+#pragma unroll
+      for (int buffer = 0; buffer < 2; ++buffer)
+        if (now.has[buffer]) phases_.parity[buffer] ^= 1;
+      phases_.pair ^= 1;
+      now = next;
     }
   }
 
-  __device__ __forceinline__ void visit(const WalkedTile& walked, uint32_t tile) {
-    float scores[1][kKeys / 8][4];
-    make_scores(scores, tile);
-    logits_.apply(scores);
-    if (walked.is_masked) hide(scores, walked);
-    float tops[2];
+  /// Warpgroup 0 and a pair of tiles, or one.
+  template <bool kIsPair>
+  __device__ __forceinline__ void visit_first(const Pair& now, const Pair& next) {
+    Scores scores;
+    make_scores(scores, now.tiles[0], 0);
+    running_.weigh(scores, logits_.unit_log2);
+    if (thread() % 4 == 0) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) tops_[tile_row(r)] = running_.largest[r];
+    }
+    send(kFirstTop);
+    uint32_t weights[kKeys / 16][4];
+    pack_weights(weights, scores);
+    start_own_values(weights, 0);
+    receive(kSecondWeights);
+    float factors[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      tops[r] = Running::largest_score(scores, r);
-      if (thread() % 4 == 0) tops_[warpgroup() * Tiles::kRows + tile_row(r)] = tops[r];
-    }
-    __syncthreads();
+      const float whole = tops_[Tiles::kRows + tile_row(r)];
+      factors[r] = whole == -kInfinity ? 1.0f : exp2_approx(running_.largest[r] - whole);
+      running_.largest[r] = whole;
+      running_.sum[r] *= factors[r];
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
-      tops[r] = fmaxf(tops[r], tops_[(warpgroup() ^ 1) * Tiles::kRows + tile_row(r)]);
-    running_.weigh(scores, logits_.unit_log2, tops);
-    place_weights(scores);
+      for (int e = 0; e < kKeys / 4; ++e) scores[0][e / 2][r * 2 + e % 2] *= factors[r];
+    }
+    place_weights(scores, shared_ + Tiles::kWeights);
     publish_shared_writes();
-    __syncthreads();
-    add_values(tile);
+    named_barrier_arrive(kFirstWeights, Tiles::kThreads);
+    end_values();
+    sync_own();
+    if (next.has[0]) load(next.tiles[0], 0);
+    rescale(factors);
+    if constexpr (!kIsPair) return;
+    wait_for(1, 0);
+    add_other_values(shared_ + Tiles::kSecondWeights, 1);
+    sync_own();
+    if (next.has[1]) load(next.tiles[1], 1);
   }
 
-  /// scores = Q K^T of this warpgroup's keys.
-  __device__ __forceinline__ void make_scores(float (&scores)[1][kKeys / 8][4],
-                                              uint32_t tile) const {
+  /// Warpgroup 1 and a pair of tiles, or one, which is not its own.
+  template <bool kIsPair>
+  __device__ __forceinline__ void visit_second(const Pair& now, const Pair& next) {
+    Scores scores;
+    float tops[2] = {-kInfinity, -kInfinity};
+    if constexpr (kIsPair) {
+      make_scores(scores, now.tiles[1], 1);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) tops[r] = Running::largest_score(scores, r);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kKeys / 2; ++i) scores[0][i / 4][i % 4] = -kInfinity;
+    }
+    receive(kFirstTop);
+    float least[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) least[r] = tops_[tile_row(r)];
+    running_.weigh(scores, logits_.unit_log2, tops, least);
+    if (thread() % 4 == 0) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) tops_[Tiles::kRows + tile_row(r)] = running_.largest[r];
+    }
+    place_weights(scores, shared_ + Tiles::kSecondWeights);
+    publish_shared_writes();
+    send(kSecondWeights);
+    uint32_t weights[kKeys / 16][4];
+    pack_weights(weights, scores);
+    if constexpr (kIsPair) start_own_values(weights, 1);
+    named_barrier_sync(kFirstWeights, Tiles::kThreads);
+    if constexpr (kIsPair) {
+      end_values();
+      sync_own();
+      if (next.has[1]) load(next.tiles[1], 1);
+    }
+    wait_for(0, 1);
+    add_other_values(shared_ + Tiles::kWeights, 0);
+    sync_own();
+    if (next.has[0]) load(next.tiles[0], 0);
+  }
+
+  /// scores = Q K^T of a tile, as logits, invisible ones hidden.
+  __device__ __forceinline__ void make_scores(Scores& scores, const WalkedTile& walked,
+                                              int buffer) const {
     auto& sums = reinterpret_cast<float(&)[kKeys / 2]>(scores);
-    const uint64_t queries = matrix_descriptor(shared_ + Tiles::kQueries, 16);
-    const uint64_t keys = matrix_descriptor(tile + warpgroup() * kKeys * kPanelRowBytes, 16);
+    const uint64_t queries = matrix_descriptor(shared_ + Tiles::kQueries, 16),
+                   keys = matrix_descriptor(keys_of(buffer), 16);
+    wait_for(buffer, 0);
+    wait_for(buffer, 1);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < Tiles::kQk / 16; ++step) {
+    for (int step = 0; step < kSteps - 4; ++step) {
       wgmma_ss<T>(sums, further(queries, head_dim_step<Tiles::kRows>(step)),
                   further(keys, head_dim_step<Tiles::kWalkedRows>(step)), step > 0);
+    }
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      wgmma_rs_lanes<T>(sums, last_queries_[step],
+                        further(keys, head_dim_step<Tiles::kWalkedRows>(kSteps - 4 + step)));
     }
     wgmma_commit();
     wgmma_wait<0>();
     pin(sums);
+    logits_.apply(scores);
+    if (walked.is_masked) hide(scores, walked);
   }
 
   /// Replaces the scores of invisible pairs, whatever they are, without arithmetic on them.
-  __device__ __forceinline__ void hide(float (&scores)[1][kKeys / 8][4],
-                                       const WalkedTile& walked) const {
+  __device__ __forceinline__ void hide(Scores& scores, const WalkedTile& walked) const {
     const KeyRange* ranges =
         launch_.query_tiles.ranges + int64_t{walked.range_set} * launch_.shape.q_rows;
-    const int32_t first_key = walked.begin + warpgroup() * kKeys + thread() % 4 * 2;
+    const int32_t first_key = walked.begin + thread() % 4 * 2;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int32_t row = tile_row(r);
@@ -222,40 +382,70 @@ class LatentItem {
     }
   }
 
-  /// Stores this warpgroup's weights, rounded to T, to the tile of all 64 keys.
-  __device__ __forceinline__ void place_weights(const float (&weights)[1][kKeys / 8][4]) const {
-    const int32_t lane = thread() % 32;
-    const int32_t row = thread() % kWarpgroupThreads / 32 * 16 + lane % 16;
+  /// Weights, rounded to T, as operands.
+  static __device__ __forceinline__ void pack_weights(uint32_t (&words)[kKeys / 16][4],
+                                                      const Scores& weights) {
 #pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step) {
-      uint32_t words[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float(&four)[4] = weights[0][2 * step + i / 2];
-        words[i] = pack<T>(four[i % 2 * 2], four[i % 2 * 2 + 1]);
-      }
-      const int32_t group = warpgroup() * kKeys / 8 + 2 * step + lane / 16;
-      store_matrices_x4(shared_ + Tiles::kWeights + row * kPanelRowBytes + (group ^ (row & 7)) * 16,
-                        words);
+    for (int i = 0; i < kKeys / 4; ++i) {
+      const float(&four)[4] = weights[0][i / 4 * 2 + i % 4 / 2];
+      words[i / 4][i % 4] = pack<T>(four[i % 2 * 2], four[i % 2 * 2 + 1]);
     }
   }
 
-  /// Adds the product of all weights with this warpgroup's elements of V.
-  __device__ __forceinline__ void add_values(uint32_t tile) {
-    auto& sums = reinterpret_cast<float(&)[kElements / 2]>(running_.out);
-    const uint64_t weights = matrix_descriptor(shared_ + Tiles::kWeights, 16);
-    const uint64_t values = matrix_descriptor(
-        tile + warpgroup() * (kElements / kBoxLanes) * Tiles::kPanelBytes, Tiles::kPanelBytes);
-    pin(sums);
+  /// Stores weights, rounded to T, to a panel.
+  static __device__ __forceinline__ void place_weights(const Scores& weights, uint32_t panel) {
+    uint32_t words[kKeys / 16][4];
+    pack_weights(words, weights);
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step)
+      store_matrices_x4(matrices_at(panel, step), words[step]);
+  }
+
+  using Sums = float[kElements / 2];
+  __device__ __forceinline__ Sums& sums() { return reinterpret_cast<Sums&>(running_.out); }
+
+  /// This warpgroup's elements of V.
+  __device__ __forceinline__ uint64_t values_of(int buffer) const {
+    return matrix_descriptor(keys_of(buffer) + warpgroup_ * Tiles::kHalfPanels * Tiles::kPanelBytes,
+                             Tiles::kPanelBytes);
+  }
+
+  /// Starts adding weights in registers times V.
+  __device__ __forceinline__ void start_own_values(uint32_t (&weights)[kKeys / 16][4], int buffer) {
+    const uint64_t values = values_of(buffer);
+    pin(sums());
+    pin(reinterpret_cast<uint32_t(&)[kKeys / 4]>(weights));
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < Tiles::kWalkedRows / 16; ++step) {
-      wgmma_ss_rows<T>(sums, further(weights, head_dim_step<Tiles::kRows>(step)),
+    for (int step = 0; step < kKeys / 16; ++step)
+      wgmma_rs<T>(sums(), weights[step], further(values, row_step(step)));
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void end_values() {
+    wgmma_wait<0>();
+    pin(sums());
+  }
+
+  /// Adds the other warpgroup's weights times V.
+  __device__ __forceinline__ void add_other_values(uint32_t panel, int buffer) {
+    const uint64_t weights = matrix_descriptor(panel, 16), values = values_of(buffer);
+    pin(sums());
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step) {
+      wgmma_ss_rows<T>(sums(), further(weights, head_dim_step<Tiles::kRows>(step)),
                        further(values, row_step(step)), 1);
     }
     wgmma_commit();
-    wgmma_wait<0>();
-    pin(sums);
+    end_values();
+  }
+
+  /// Brings the sums of P V to another reference.
+  __device__ __forceinline__ void rescale(const float (&factors)[2]) {
+    if (!any_in_warp(factors[0] != 1.0f || factors[1] != 1.0f)) return;
+#pragma unroll
+    for (int i = 0; i < kElements / 2; ++i) sums()[i] *= factors[i / 2 % 2];
   }
 
   /// Writes the sums of all rows to the shared memory. Both warpgroups have the same largest logits
@@ -265,8 +455,8 @@ class LatentItem {
     for (int r = 0; r < 2; ++r) {
       const int32_t row = tile_row(r);
       const float sum = running_.whole_sum(r);
-      if (thread() % 4 == 0) tops_[warpgroup() * Tiles::kRows + row] = sum;
-      float* to = rows_.sums_of(0, row) + warpgroup() * kElements + thread() % 4 * 2;
+      if (thread() % 4 == 0) tops_[warpgroup_ * Tiles::kRows + row] = sum;
+      float* to = rows_.sums_of(0, row) + warpgroup_ * kElements + thread() % 4 * 2;
 #pragma unroll
       for (int j = 0; j < kElements / 8; ++j) {
         const float(&four)[4] = running_.out[0][j];
@@ -277,46 +467,62 @@ class LatentItem {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int32_t row = tile_row(r);
-      if (warpgroup() == 0 && thread() % 4 == 0)
+      if (warpgroup_ == 0 && thread() % 4 == 0)
         rows_.notes_of(0)[row] = {running_.largest[r], tops_[row] + tops_[Tiles::kRows + row]};
     }
   }
 
+  const LatentParams& params_;
   const ForwardLaunch& launch_;
   DecodeRows<Tiles> rows_;
   Logits<Tiles::kIsCapped> logits_;
-  HeadRows<T> keys_;
   uint32_t shared_;  // address
   float* tops_;
+  LoadPhases& phases_;
+  const int32_t warpgroup_;
+  uint32_t last_queries_[4][4];
   Running running_;
 };
 
 template <class Tiles>
 __global__ void __launch_bounds__(Tiles::kThreads, 1)
-    attend_latent_on_hopper(const __grid_constant__ DecodeParams params) {
-  const DeviceTiles& tiles = params.launch.query_tiles;
+    attend_latent_on_hopper(const __grid_constant__ LatentParams params) {
+  const ForwardLaunch& launch = params.decode.launch;
+  const DeviceTiles& tiles = launch.query_tiles;
   tell_begun(tiles.begun);
   const uint32_t begin = shared_address(dynamic_shared());
   uint8_t* const shared = dynamic_shared() + (align_to_swizzle(begin) - begin);
   auto* fetched = reinterpret_cast<int32_t*>(shared);
-  for_each_work_item(params.launch.counter, tiles.num_work, fetched, [&](int32_t work) {
-    LatentItem<Tiles>(params, shared, tiles.work[work]).run();
+  if (threadIdx.x == 0) {
+    prefetch_map(&params.keys);
+    for (int i = 0; i < 4; ++i) mbarrier_init(shared_address(shared) + Tiles::kLoaded + 8 * i, 1);
+    for (int i = 0; i < 2; ++i)
+      mbarrier_init(shared_address(shared) + Tiles::kSignals + 8 * i, kWarpgroupThreads);
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  LoadPhases phases;
+  for_each_work_item(launch.counter, tiles.num_work, fetched, [&](int32_t work) {
+    LatentItem<Tiles>(params, shared, tiles.work[work], phases).run();
   });
 }
 
 using AnyTiles = LatentTiles<Bf16, false>;
 
 template <class T>
-void launch_latent(const DecodeParams& params, Stream stream) {
+void launch_latent(const DecodeParams& decode, Stream stream) {
+  const ForwardLaunch& given = decode.launch;
+  LatentParams params{decode, {}};
+  make_row_map(params.keys, given.k, given.shape.dtype, 1, padded_lanes(given.shape.head_dim_qk),
+               {AnyTiles::kWalkedRows});
   const auto launch = [&](auto tiles) {
     using Tiles = decltype(tiles);
     constexpr auto kKernel = attend_latent_on_hopper<Tiles>;
     const int32_t resident = resident_ctas(kKernel, Tiles::kThreads, Tiles::kSharedBytes);
-    launch_kernel(kKernel, std::min(resident, params.launch.query_tiles.num_work), Tiles::kThreads,
+    launch_kernel(kKernel, std::min(resident, given.query_tiles.num_work), Tiles::kThreads,
                   Tiles::kSharedBytes, stream, params);
   };
-  params.launch.shape.softcap != 0.0f ? launch(LatentTiles<T, true>{})
-                                      : launch(LatentTiles<T, false>{});
+  given.shape.softcap != 0.0f ? launch(LatentTiles<T, true>{}) : launch(LatentTiles<T, false>{});
 }
 
 }  // namespace
@@ -351,7 +557,10 @@ void launch_hopper_latent_forward(const ForwardLaunch& launch, Stream stream) {
                 "the latent forward does not wait for pieces of its inputs",
                 launch.query_tiles.arrivals.num_pieces, 0);
   const TileShape tile = hopper_latent_forward_tile_shape(launch.shape);
-  const DecodeParams params{launch, tile.heads, tile.owned_rows};
+  DecodeParams params;
+  params.launch = launch;
+  params.heads = tile.heads;
+  params.tile_rows = tile.owned_rows;
   launch.shape.dtype == Dtype::fp16 ? launch_latent<Fp16>(params, stream)
                                     : launch_latent<Bf16>(params, stream);
 }

@@ -219,6 +219,16 @@ CPSCOPE_WGMMA_RS(256, "128", "129", "130", "131", "132")
 CPSCOPE_WGMMA_SS_CODES(96, "48", "49", "50")
 CPSCOPE_WGMMA_RS_CODES(128, "64", "65", "66", "67", "68", "69")
 
+// d[64, 64] += a[64, 16] b[64, 16]^T, a in registers.
+template <class T>
+__device__ __forceinline__ void wgmma_rs_lanes(float (&d)[32], const uint32_t* a, uint64_t b) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    CPSCOPE_WGMMA_RS_TYPE("bf16", 64, "32", "33", "34", "35", "36", "1", "0");
+  } else {
+    CPSCOPE_WGMMA_RS_TYPE("f16", 64, "32", "33", "34", "35", "36", "1", "0");
+  }
+}
+
 // d[64, 64] = a[64, 16] b[64, 16]^T in bf16, even if products in another type are added afterwards.
 __device__ __forceinline__ void wgmma_rs_first(float (&d)[32], const uint32_t* a, uint64_t b) {
   CPSCOPE_WGMMA_RS_TYPE("bf16", 64, "32", "33", "34", "35", "36", "0", "0");
