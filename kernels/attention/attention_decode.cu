@@ -1,9 +1,11 @@
 #include "kernels/attention/attention_decode.h"
 #include "kernels/attention/decode_rows.h"
 #include "kernels/attention/forward_tiles.h"
+#include "kernels/attention/fp8_numbers.h"
 #include "kernels/attention/gradient_dims.h"
 #include "kernels/attention/gradient_tiles.h"
 #include "kernels/attention/packed_heads.h"
+#include "kernels/device/fp8_values.h"
 #include "kernels/device/launch.h"
 #include "kernels/device/work_items.h"
 #include "sim/base/check.h"
@@ -29,6 +31,12 @@
 // Accuracy: as attention_forward. Sources: FlashAttention-2 (arXiv:2307.08691), alg. 1; parts of
 // the keys: Flash-Decoding (Dao et al., 2023); rows of several heads in a tile: FlashAttention's
 // pack_gqa. Streams of single warps, and the merge by the CTA that ends last, are our own.
+//
+// fp8, one scale a tensor: K and V are read as E4M3 codes, 128 bytes a row of a head, six buffers.
+// Tensor cores multiply fp16 numbers of the same values, which is exact; weights are cast to E4M3
+// as attention_fp8.cu does, relative to the largest logit of the warp's own keys. A thread's four
+// bytes of a row are neighbours, so head_dim is summed in another order for both operands, and sums
+// of P V have even elements before odd ones until they are stored.
 
 namespace cpscope::kernels {
 namespace {
@@ -43,17 +51,29 @@ class DecodeItem {
  public:
   using Tiles = DecodeTiles<Instance, kStackCount>;
   using T = typename Tiles::T;
+  using Operand = typename Tiles::Operand;
+  using Streamed = typename Tiles::Streamed;
   static constexpr int kStacks = Tiles::kStacks;
-  using Running = RunningRows<T, kStacks, Tiles::kV>;
+  static constexpr int kPitch = Tiles::kElementBytes;  // bytes of an element
+  using Running = RunningRows<Operand, kStacks, Tiles::kV>;
 
   __device__ __forceinline__ DecodeItem(const DecodeParams& params, uint8_t* shared,
                                         const WorkItem& item)
-      : launch_(params.launch), rows_(params, shared, item), logits_(launch_.shape) {
+      : params_(params),
+        launch_(params.launch),
+        rows_(params, shared, item),
+        logits_(launch_.shape) {
     const AttentionShape& shape = launch_.shape;
     const int32_t kv_head =
         (shape.first_head + rows_.first_head()) / shape.group - shape.first_kv_head;
-    keys_ = rows_of_head<T>(launch_.k, kv_head, shape.head_dim_qk);
-    values_ = rows_of_head<T>(launch_.v, kv_head, shape.head_dim_v);
+    if constexpr (Tiles::kHasCodes) {
+      keys_ = codes_of_head(params.k_codes, kv_head, shape.head_dim_qk);
+      values_ = codes_of_head(params.v_codes, kv_head, shape.head_dim_v);
+      logits_.unit_log2 *= params.logit_factor;
+    } else {
+      keys_ = rows_of_head<T>(launch_.k, kv_head, shape.head_dim_qk);
+      values_ = rows_of_head<T>(launch_.v, kv_head, shape.head_dim_v);
+    }
     stream_ = shared_address(shared) + Tiles::kStreams + warp() * Tiles::kStreamBytes;
     running_.clear();
   }
@@ -78,6 +98,14 @@ class DecodeItem {
     return r / 2 * 16 + r % 2 * 8 + thread() % 32 / 4;
   }
 
+  /// Whole groups of 16 bytes: codes past the head's are zeros.
+  static __device__ __forceinline__ HeadRows<Streamed> codes_of_head(const DeviceRows& codes,
+                                                                     int32_t head,
+                                                                     int32_t head_dim) {
+    return {static_cast<const Streamed*>(codes.data) + head * codes.head_stride, codes.row_stride,
+            (head_dim + 15) / 16 * 16};
+  }
+
   __device__ __forceinline__ void load_queries() {
     const int32_t lanes = (launch_.shape.head_dim_qk + 7) / 8 * 8;
 #pragma unroll
@@ -90,12 +118,19 @@ class DecodeItem {
                               : int64_t{0});
 #pragma unroll
       for (int i = 0; i < Tiles::kQk / 8; ++i) {
-        const int32_t lane = i * 8 + thread() % 4 * 2;
+        const int32_t lane =
+            Tiles::kHasCodes ? i / 2 * 16 + thread() % 4 * 4 + i % 2 * 2 : i * 8 + thread() % 4 * 2;
         uint32_t pair = 0;
         if (is_row && lane < lanes) pair = *reinterpret_cast<const uint32_t*>(from + lane);
+        if constexpr (Tiles::kHasCodes) pair = halves_of_values(pair);
         queries_[r / 2][i / 2][i % 2 * 2 + r % 2] = pair;
       }
     }
+  }
+
+  /// Two bf16 numbers of E4M3 values as fp16 numbers; exact.
+  static __device__ __forceinline__ uint32_t halves_of_values(uint32_t pair) {
+    return pack<Fp16>(from_bits(pair << 16), from_bits(pair & 0xffff0000u));
   }
 
   /// The first keys are requested before the queries, which wait for more than one address.
@@ -124,19 +159,20 @@ class DecodeItem {
 
   /// Starts copying this warp's rows of a tile: eight lanes copy 128 bytes of a row.
   template <int kLanes>
-  __device__ __forceinline__ void copy_warp_rows(uint32_t to, const HeadRows<T>& from,
+  __device__ __forceinline__ void copy_warp_rows(uint32_t to, const HeadRows<Streamed>& from,
                                                  int32_t begin, int32_t end) const {
+    constexpr int kGroup = 16 / kPitch, kBlock = 128 / kPitch;  // elements
     const int32_t row = thread() % 32 / 8, group = thread() % 8;
-    const T* source = from.first + (begin + row) * from.stride + group * 8;
+    const Streamed* source = from.first + (begin + row) * from.stride + group * kGroup;
 #pragma unroll
     for (int i = 0; i < Tiles::kWarpKeys / 4; ++i) {
       const int32_t to_row = row + 4 * i;
-      const uint32_t at = to + to_row * kLanes * 2 + (group ^ (to_row & 7)) * 16;
+      const uint32_t at = to + to_row * kLanes * kPitch + (group ^ (to_row & 7)) * 16;
       const bool is_row = begin + to_row < end;
 #pragma unroll
-      for (int block = 0; block < kLanes / 64; ++block) {
-        copy_async_16(at + block * 128, source + block * 64,
-                      is_row && block * 64 + group * 8 < from.lanes);
+      for (int block = 0; block < kLanes / kBlock; ++block) {
+        copy_async_16(at + block * 128, source + block * kBlock,
+                      is_row && block * kBlock + group * kGroup < from.lanes);
       }
       source += 4 * from.stride;
     }
@@ -154,7 +190,23 @@ class DecodeItem {
     const uint32_t from = stream_ + buffer * Tiles::kBufferBytes;
     float scores[kStacks][Tiles::kWarpKeys / 8][4];
     set_to_zero(scores);
-    const auto keys = along_lanes<Tiles::kQk>(from);
+    if constexpr (Tiles::kHasCodes)
+      multiply_codes(scores, from);
+    else
+      multiply_keys(scores, from);
+    logits_.apply(scores);
+    if (walked.is_masked) hide(scores, walked);
+    running_.weigh(scores, logits_.unit_log2);
+    if constexpr (Tiles::kHasCodes)
+      add_codes(scores, from + Tiles::kKeyBytes);
+    else
+      running_.add_values(scores, along_rows<Tiles::kV>(from + Tiles::kKeyBytes));
+  }
+
+  using Scores = float[kStacks][Tiles::kWarpKeys / 8][4];
+
+  __device__ __forceinline__ void multiply_keys(Scores& scores, uint32_t tile) const {
+    const auto keys = along_lanes<Tiles::kQk>(tile);
 #pragma unroll
     for (int step = 0; step < Tiles::kQk / 16; ++step) {
 #pragma unroll
@@ -168,10 +220,67 @@ class DecodeItem {
         }
       }
     }
-    logits_.apply(scores);
-    if (walked.is_masked) hide(scores, walked);
-    running_.weigh(scores, logits_.unit_log2);
-    running_.add_values(scores, along_rows<Tiles::kV>(from + Tiles::kKeyBytes));
+  }
+
+  /// The same for codes: two of them are loaded as one number of 16 bits, so a loaded matrix has 16
+  /// elements of eight keys, of which a thread has four neighbours.
+  __device__ __forceinline__ void multiply_codes(Scores& scores, uint32_t tile) const {
+    const auto keys = along_lanes<Tiles::kQk / 2>(tile);
+#pragma unroll
+    for (int step = 0; step < Tiles::kQk / 32; ++step) {
+#pragma unroll
+      for (int i = 0; i < Tiles::kWarpKeys / 16; ++i) {
+        uint32_t codes[4];
+        load_matrix_x4(codes, keys.at(16 * i, step));
+#pragma unroll
+        for (int m = 0; m < 4; ++m) {
+          const uint32_t b0 = halves_of_codes(codes[m]), b1 = halves_of_codes(codes[m] >> 16);
+#pragma unroll
+          for (int stack = 0; stack < kStacks; ++stack)
+            multiply_add<Fp16>(scores[stack][2 * i + m / 2], queries_[stack][2 * step + m % 2], b0,
+                               b1);
+        }
+      }
+    }
+  }
+
+  /// Adds weights, cast to E4M3, times the rows of V: a thread loads two neighbouring elements of
+  /// two keys, and multiplies the even elements and the odd ones.
+  __device__ __forceinline__ void add_codes(const Scores& weights, uint32_t tile) {
+    const auto values = along_rows<Tiles::kV / 2>(tile);
+    const float factor = params_.weight_factor;
+#pragma unroll
+    for (int step = 0; step < Tiles::kWarpKeys / 16; ++step) {
+      uint32_t a[kStacks][4];
+#pragma unroll
+      for (int i = 0; i < 4 * kStacks; ++i) {
+        const float(&four)[4] = weights[i / 4][2 * step + i % 4 / 2];
+        a[i / 4][i % 4] = pack_e4m3_halves(four[i % 2 * 2] * factor, four[i % 2 * 2 + 1] * factor);
+      }
+#pragma unroll
+      for (int i = 0; i < Tiles::kV / 32; ++i) {
+        uint32_t codes[4];
+        load_matrix_x4_transposed(codes, values.at(16 * step, i));
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint32_t first = even_and_odd(codes[2 * half]),
+                         second = even_and_odd(codes[2 * half + 1]);
+          const uint32_t even[2] = {halves_of_codes(first), halves_of_codes(second)},
+                         odd[2] = {halves_of_codes(first >> 16), halves_of_codes(second >> 16)};
+#pragma unroll
+          for (int stack = 0; stack < kStacks; ++stack) {
+            float(&out)[Tiles::kV / 8][4] = running_.out[stack];
+            multiply_add<Fp16>(out[4 * i + 2 * half], a[stack], even[0], even[1]);
+            multiply_add<Fp16>(out[4 * i + 2 * half + 1], a[stack], odd[0], odd[1]);
+          }
+        }
+      }
+    }
+  }
+
+  /// Bytes 0 and 2 as the lower half, 1 and 3 as the upper one.
+  static __device__ __forceinline__ uint32_t even_and_odd(uint32_t bytes) {
+    return (bytes & 0xff0000ffu) | (bytes >> 8 & 0xff00u) | (bytes & 0xff00u) << 8;
   }
 
   /// Replaces the scores of invisible pairs, whatever they are, without arithmetic on them.
@@ -196,19 +305,27 @@ class DecodeItem {
       const int32_t row = tile_row(r);
       if (row >= rows_.num_rows()) continue;
       if (thread() % 4 == 0) rows_.notes_of(warp())[row] = {running_.largest[r], sum};
-      float* to = rows_.sums_of(warp(), row) + thread() % 4 * 2;
+      float* const to = rows_.sums_of(warp(), row);
+      const float(&sums)[Tiles::kV / 8][4] = running_.out[r / 2];
+      const int32_t pair = thread() % 4, own = r % 2 * 2;
 #pragma unroll
-      for (int j = 0; j < Tiles::kV / 8; ++j) {
-        const float(&four)[4] = running_.out[r / 2][j];
-        store_pair(to + 8 * j, four[r % 2 * 2], four[r % 2 * 2 + 1]);
+      for (int j = 0; j < Tiles::kV / 8; j += Tiles::kHasCodes ? 2 : 1) {
+        if constexpr (Tiles::kHasCodes) {
+          // Even elements, then odd ones, of 16.
+          store_pair(to + 8 * j + 4 * pair, sums[j][own], sums[j + 1][own]);
+          store_pair(to + 8 * j + 4 * pair + 2, sums[j][own + 1], sums[j + 1][own + 1]);
+        } else {
+          store_pair(to + 8 * j + 2 * pair, sums[j][own], sums[j][own + 1]);
+        }
       }
     }
   }
 
+  const DecodeParams& params_;
   const ForwardLaunch& launch_;
   DecodeRows<Tiles> rows_;
   Logits<Instance::kIsCapped> logits_;
-  HeadRows<T> keys_, values_;
+  HeadRows<Streamed> keys_, values_;
   uint32_t stream_ = 0;  // address of this warp's buffers
   uint32_t queries_[kStacks][Tiles::kQk / 16][4];
   Running running_;
@@ -245,25 +362,43 @@ DecodeSizes decode_sizes(const AttentionShape& shape) {
   return wide > narrow ? DecodeSizes{2, wide} : DecodeSizes{1, narrow};
 }
 
+void set_fp8(const Fp8Numbers& fp8, DecodeParams& params) {
+  params.launch.q = fp8.q;
+  params.k_codes = fp8.k_codes;
+  params.v_codes = fp8.v_codes;
+  params.logit_factor = fp8.descale * fp8.descale;
+  params.weight_factor = fp8.weights;
+  params.value_factor = fp8.descale / fp8.weights;
+  params.out_scale = fp8.out;
+}
+
 /// Calls visit with the kernel's tiles for a shape.
 template <class Visit>
 auto with_decode_tiles(const AttentionShape& shape, const Visit& visit) {
   const DecodeSizes sizes = decode_sizes(shape);
-  return with_gradient_instance(shape, [&](auto instance) {
+  const auto visit_instance = [&](auto instance) {
     using Instance = decltype(instance);
     if constexpr (Instance::kQk <= 128) {
       if (sizes.stacks == 2) return visit(instance, DecodeTiles<Instance, 2>{}, sizes.heads);
     }
     return visit(instance, DecodeTiles<Instance, 1>{}, sizes.heads);
-  });
+  };
+  if (shape.is_fp8) return visit_instance(GradientInstance<E4m3, kCodeLanes, kCodeLanes, false>{});
+  return with_gradient_instance(shape, visit_instance);
 }
 
 }  // namespace
 
+bool takes_decode_codes(const AttentionShape& shape) {
+  return shape.is_fp8 && !shape.is_mx && shape.softcap == 0.0f &&
+         std::max(shape.head_dim_qk, shape.head_dim_v) <= kCodeLanes;
+}
+
 bool is_decode(const AttentionShape& shape) {
   const int32_t rows = most_decode_rows(shape.head_dim_qk, shape.head_dim_v);
   const bool is_supported = (shape.dtype == Dtype::bf16 || shape.dtype == Dtype::fp16) &&
-                            !shape.has_terms && !shape.is_fp8 && !shape.is_latent;
+                            !shape.has_terms && !shape.is_latent &&
+                            (!shape.is_fp8 || takes_decode_codes(shape));
   return is_supported && is_for_decode(shape.slices, shape.kv_rows, rows) &&
          heads_of_tile(shape, rows) > 0;
 }
@@ -296,6 +431,7 @@ void launch_decode_forward(const ForwardLaunch& launch, Stream stream) {
     params.launch = launch;
     params.heads = heads;
     params.tile_rows = Tiles::kRows / heads;
+    if (Tiles::kHasCodes) set_fp8(*launch.fp8, params);
     const int32_t resident = resident_ctas(kKernel, Tiles::kThreads, Tiles::kSharedBytes);
     Grid grid(std::min(resident, launch.query_tiles.num_work));
     grid.per_sm = kCtasPerSm;

@@ -4,11 +4,13 @@
 #include "kernels/attention/gradient_tiles.h"
 #include "kernels/attention/packed_heads.h"
 #include "kernels/device/device_code.h"
+#include "kernels/device/fp8_values.h"
 #include "kernels/device/merge_weights.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 /// The end of a work item whose tile holds several heads of a query row, as in the forwards of
 /// decode steps and of latent attention: sums of a CTA's warps, and of all parts of the keys, are
@@ -22,11 +24,15 @@ constexpr int sum_lanes(int head_dim_v) { return head_dim_v + 4; }
 inline constexpr int kPartsTogether = std::max(kPartsOfBundle, kPartCounters - 1);
 static_assert(kPartsTogether <= 32, "one of each thread lane");
 
-/// Tiles and shared memory of a kernel that is compiled for a GradientInstance; kStackCount: stacks
-/// of 16 rows in a stationary tile.
+/// Tiles and shared memory of a kernel that is compiled for a GradientInstance, of codes if its T
+/// is E4m3; kStackCount: stacks of 16 rows in a stationary tile.
 template <class Instance, int kStackCount>
 struct DecodeTiles {
-  using T = typename Instance::T;
+  static constexpr bool kHasCodes = std::is_same_v<typename Instance::T, E4m3>;
+  using Streamed = typename Instance::T;                          // of K and V
+  using Operand = std::conditional_t<kHasCodes, Fp16, Streamed>;  // of products
+  using T = std::conditional_t<kHasCodes, Bf16, Streamed>;        // of q and of results
+  static constexpr int kElementBytes = int{sizeof(Streamed)};
   static constexpr int kQk = Instance::kQk;
   static constexpr int kV = Instance::kV;
   static constexpr int kStacks = kStackCount;
@@ -36,12 +42,13 @@ struct DecodeTiles {
   static constexpr int kSumSets = kWarps;  // sums of the same rows in the shared memory
   static constexpr int kWarpKeys = kQk <= 64 ? 32 : 16;
   static constexpr int kWalkedRows = kWarps * kWarpKeys;
-  static constexpr int kBuffers = kQk > 128 && kQk <= 192 ? 2 : 3;
+  // As many bytes are on their way with codes.
+  static constexpr int kBuffers = kHasCodes ? 6 : kQk > 128 && kQk <= 192 ? 2 : 3;
 
   // Byte offsets into the shared memory.
   static constexpr int kStreams = 128;  // the next work item and the end of parts come first
-  static constexpr int kKeyBytes = kWarpKeys * kQk * 2;
-  static constexpr int kBufferBytes = kKeyBytes + kWarpKeys * kV * 2;
+  static constexpr int kKeyBytes = kWarpKeys * kQk * kElementBytes;
+  static constexpr int kBufferBytes = kKeyBytes + kWarpKeys * kV * kElementBytes;
   static constexpr int kStreamBytes = kBuffers * kBufferBytes;  // of a warp
 
   // After the stream: the warps' sums, then what is known of each row.
@@ -89,6 +96,12 @@ struct DecodeParams {
   ForwardLaunch launch;
   int32_t heads = 1;
   int32_t tile_rows = 1;  // of queries
+  // fp8: of sums of weights times codes of v; the scale of results, 0: no cast.
+  float value_factor = 1.0f;
+  float out_scale = 0.0f;
+  // fp8, read by the decode kernel: rows of codes; of sums of products; of weights before a cast.
+  DeviceRows k_codes, v_codes;
+  float logit_factor = 1.0f, weight_factor = 1.0f;
 };
 
 /// The rows of one CTA's work item, query rows times heads, and their sums in the shared memory and
@@ -294,7 +307,7 @@ class DecodeRows {
     float lse = is_empty ? -kInfinity : (note.largest + log2f(note.sum)) * kLn2;
     float* const place = launch_.lse + query_of(row) * launch_.lse_row_stride + head_of(row);
     RowEnd end;
-    end.factor = is_empty ? 0.0f : 1.0f / note.sum;
+    end.factor = is_empty ? 0.0f : params_.value_factor / note.sum;
     if (launch_.merges) {
       const MergeWeights weights(*place, lse);
       end.before = weights.before;
@@ -321,6 +334,11 @@ class DecodeRows {
       float values[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) values[e] = from[e] * end.factor;
+      if (params_.out_scale != 0.0f) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          values[e] = scale_to_fp8(Fp8Type::e4m3, values[e], params_.out_scale) / params_.out_scale;
+      }
       if (is_narrow) {
         auto* to = reinterpret_cast<uint32_t*>(static_cast<T*>(launch_.out.data) + place);
         to[0] = pack<T>(values[0], values[1]);

@@ -7,6 +7,13 @@
 
 namespace cpscope::kernels {
 
+/// Codes of a head in a row for a kernel that multiplies them.
+inline constexpr int32_t kCodeLanes = 128;
+
+/// How such a kernel reads K and V (kernels/rows/fp8_rows.h): not as codes; K as CodeRows and V as
+/// CodeColumns, q too; both as CodeRows.
+enum class CodeForm { none, turned_values, rows };
+
 /// FP8 for one compute item; pointers are to device memory. Rows hold the values of E4M3 and E5M2
 /// numbers as bf16 numbers: without their scale if a tensor has one scale, with that of their block
 /// in mxfp8.
@@ -23,9 +30,9 @@ struct Fp8Numbers {
   const int32_t* kv_blocks = nullptr;
   DeviceRows q, k, v;  // of the logits, and of out; backward: v of dP
   DeviceRows d_out;    // of dP
-  /// Hopper's forward: codes, strides in bytes (CodeRows, CodeColumns in kernels/rows/fp8_rows.h).
+  /// Codes in the kernel's CodeForm, strides in bytes.
   DeviceRows q_codes, k_codes;
-  DeviceRows v_codes;                           // rows are elements of v, their numbers keys
+  DeviceRows v_codes;  // turned: rows are elements of v, their numbers keys
   DeviceRows turned_q, turned_k, turned_d_out;  // of dk, dq and dv
 };
 

@@ -87,6 +87,29 @@ __device__ __forceinline__ uint32_t pack_e4m3(float a, float b, float c, float d
 #endif
 }
 
+/// Two E4M3 codes, the first in the lowest byte, as a pair of fp16 numbers; exact.
+__device__ __forceinline__ uint32_t halves_of_codes(uint32_t codes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(codes)));
+  return halves;
+#else
+  return pack<Fp16>(from_fp8_code(Fp8Type::e4m3, static_cast<uint8_t>(codes)),
+                    from_fp8_code(Fp8Type::e4m3, static_cast<uint8_t>(codes >> 8)));
+#endif
+}
+
+/// Two numbers rounded to E4M3, larger ones to 448, as a pair of fp16 numbers.
+__device__ __forceinline__ uint32_t pack_e4m3_halves(float low, float high) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint16_t codes;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+  return halves_of_codes(codes);
+#else
+  return pack<Fp16>(round_to_fp8(Fp8Type::e4m3, low), round_to_fp8(Fp8Type::e4m3, high));
+#endif
+}
+
 /// Two numbers rounded to a format, larger ones to its largest, as a pair of bf16 numbers; exact.
 __device__ __forceinline__ uint32_t pack_fp8_values(Fp8Type type, float low, float high) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890

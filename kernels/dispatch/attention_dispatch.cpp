@@ -68,8 +68,11 @@ bool is_backward_fused(Generation generation, const AttentionShape& shape) {
   return generation == Generation::sm90 && is_hopper_backward_fused(shape);
 }
 
-bool takes_codes(Generation generation, const AttentionShape& shape) {
-  return generation == Generation::sm90 && shape.is_fp8 && takes_hopper_fp8_codes(shape);
+CodeForm code_form(Generation generation, const AttentionShape& shape) {
+  if (!shape.is_fp8) return CodeForm::none;
+  if (is_decode(shape)) return CodeForm::rows;
+  const bool is_turned = generation == Generation::sm90 && takes_hopper_fp8_codes(shape);
+  return is_turned ? CodeForm::turned_values : CodeForm::none;
 }
 
 bool leaves_gradient_casts(Generation generation, const AttentionShape& shape) {

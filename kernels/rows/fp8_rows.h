@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/attention/fp8_numbers.h"
 #include "kernels/device/device.h"
 #include "kernels/device/device_rows.h"
 #include "kernels/rows/row_kernels.h"
@@ -67,7 +68,6 @@ struct BlockCast {
 
 /// Rows of codes for a kernel that multiplies them: E4M3, kCodeLanes bytes a head, zeros after
 /// `lanes`. to: [row][head].
-inline constexpr int32_t kCodeLanes = 128;
 struct CodeRows {
   DeviceRows from;  // bf16
   uint8_t* to = nullptr;

@@ -137,16 +137,20 @@ int32_t code_columns(int64_t kv_rows) {
 
 }  // namespace
 
-void Fp8Store::plan_codes(const ComputeItem& item) {
+void Fp8Store::plan_codes(const ComputeItem& item, CodeForm form) {
+  if (form == CodeForm::none) return;
   if (codes_.empty()) codes_.resize(plan_.home.size());
-  plan_blocks(item.kv_tokens, Side::kv);
+  const bool is_turned = form == CodeForm::turned_values;
+  if (is_turned) plan_blocks(item.kv_tokens, Side::kv);
   const int64_t kv_heads = kv_heads_of(plan_.scenario.attention, item.heads).size(),
                 kv_rows = plan_.rows(item.kv_tokens);
   Codes& codes = codes_[item.rank];
-  codes.q_bytes =
-      std::max(codes.q_bytes, plan_.rows(item.q_tokens) * item.heads.size() * int64_t{kCodeLanes});
+  if (is_turned)
+    codes.q_bytes = std::max(codes.q_bytes,
+                             plan_.rows(item.q_tokens) * item.heads.size() * int64_t{kCodeLanes});
   codes.k_bytes = std::max(codes.k_bytes, kv_rows * kv_heads * kCodeLanes);
-  codes.v_bytes = std::max(codes.v_bytes, code_columns(kv_rows) * kv_heads * kCodeLanes);
+  codes.v_bytes = std::max(codes.v_bytes,
+                           (is_turned ? code_columns(kv_rows) : kv_rows) * kv_heads * kCodeLanes);
 }
 
 void Fp8Store::reserve_codes() {
@@ -156,27 +160,40 @@ void Fp8Store::reserve_codes() {
     const auto reserve = [&](const char* name, int64_t bytes) {
       return arrays_.reserve(fmt::format("rank {} codes of {}", to_index(rank), name), bytes);
     };
-    codes.q = reserve("q", codes.q_bytes);
+    if (codes.q_bytes > 0) codes.q = reserve("q", codes.q_bytes);
     codes.k = reserve("k", codes.k_bytes);
     codes.v = reserve("v", codes.v_bytes);
   }
 }
 
-void Fp8Store::encode(const ComputeItem& item, Fp8Numbers& numbers, Stream stream) const {
+void Fp8Store::encode(const ComputeItem& item, CodeForm form, Fp8Numbers& numbers, Stream stream) {
   const Attention& attention = plan_.scenario.attention;
-  const int32_t heads = item.heads.size(), kv_heads = kv_heads_of(attention, item.heads).size();
+  const HeadRange range = kv_heads_of(attention, item.heads);
+  const int32_t heads = item.heads.size(), kv_heads = range.size();
   const int64_t rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
-  const Codes& codes = codes_[item.rank];
+  Codes& codes = codes_[item.rank];
+  auto *const k = arrays_.at<uint8_t>(codes.k), *const v = arrays_.at<uint8_t>(codes.v);
+  const DeviceRows as_rows{k, int64_t{kv_heads} * kCodeLanes, kCodeLanes};
+  numbers.k_codes = as_rows;
+  if (form == CodeForm::rows) {
+    numbers.v_codes = {v, as_rows.row_stride, as_rows.head_stride};
+    if (codes.kept == item.kv && codes.heads == range) return;
+    const bool is_own = item.kv == plan_.home[item.rank].kv;
+    codes.kept = is_own ? item.kv : kNoBuffer;
+    codes.heads = range;
+    launch_code_rows({numbers.k, k, kv_rows, kv_heads, attention.head_dim_qk}, stream);
+    launch_code_rows({numbers.v, v, kv_rows, kv_heads, attention.head_dim_v}, stream);
+    return;
+  }
+  codes.kept = kNoBuffer;
   const int32_t columns = code_columns(kv_rows);
-  auto *const q = arrays_.at<uint8_t>(codes.q), *const k = arrays_.at<uint8_t>(codes.k),
-              *const v = arrays_.at<uint8_t>(codes.v);
+  auto* const q = arrays_.at<uint8_t>(codes.q);
   launch_code_rows({numbers.q, q, rows, heads, attention.head_dim_qk}, stream);
   launch_code_rows({numbers.k, k, kv_rows, kv_heads, attention.head_dim_qk}, stream);
   const int32_t* const blocks = blocks_of(item.kv_tokens, Side::kv).numbers_on_device.as<int32_t>();
   launch_code_columns({numbers.v, v, blocks, kv_rows, kv_heads, attention.head_dim_v, columns},
                       stream);
   numbers.q_codes = {q, int64_t{heads} * kCodeLanes, kCodeLanes};
-  numbers.k_codes = {k, int64_t{kv_heads} * kCodeLanes, kCodeLanes};
   numbers.v_codes = {v, columns, int64_t{columns} * kCodeLanes};
 }
 
@@ -250,6 +267,7 @@ void Fp8Store::quantise(const Fp8Amax& amax, Stream stream) {
     numbers_.dk = scale_of(numbers_.gradients, history_.dk);
     numbers_.dv = scale_of(numbers_.gradients, history_.dv);
   }
+  for (Codes& codes : codes_.values()) codes.kept = kNoBuffer;
   for (const RankId rank : plan_.home.ids()) {
     if (!arrays_.is_here(rank)) continue;
     const HomeBuffers& home = plan_.home[rank];
@@ -265,8 +283,8 @@ void Fp8Store::quantise(const Fp8Amax& amax, Stream stream) {
   wait_for_stream(stream);
 }
 
-Fp8Numbers Fp8Store::of(const ComputeItem& item, Direction direction, bool takes_codes,
-                        Stream stream) const {
+Fp8Numbers Fp8Store::of(const ComputeItem& item, Direction direction, CodeForm codes,
+                        Stream stream) {
   Fp8Numbers numbers = numbers_;
   if (numbers.is_mx) {
     cast_operands(item, direction, numbers, stream);
@@ -277,7 +295,7 @@ Fp8Numbers Fp8Store::of(const ComputeItem& item, Direction direction, bool takes
   numbers.q = numbers.turned_q = arrays_.rows(item.q, false, head);
   numbers.k = numbers.turned_k = arrays_.rows(item.kv, false, kv_head);
   numbers.v = arrays_.rows(item.kv, true, kv_head);
-  if (takes_codes) encode(item, numbers, stream);
+  if (codes != CodeForm::none) encode(item, codes, numbers, stream);
   if (direction == Direction::backward)
     numbers.d_out = numbers.turned_d_out = arrays_.rows(item.d_out, false, head);
   return numbers;

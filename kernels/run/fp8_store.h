@@ -47,12 +47,11 @@ class Fp8Store {
   void quantise(const Fp8Amax& amax, Stream stream);
   /// 1 / the scale of d_out; 1 with another dtype.
   float d_out_descale() const { return numbers_.d_out_descale; }
-  /// FP8 of an item. Enqueues what the kernel reads of its rows: casts of mxfp8, or codes.
-  /// takes_codes: for tensor cores.
-  Fp8Numbers of(const ComputeItem& item, Direction direction, bool takes_codes,
-                Stream stream) const;
+  /// FP8 of an item. Enqueues what the kernel reads of its rows: casts of mxfp8, or codes. Rows of
+  /// codes of a rank's own keys, a cache, are made once.
+  Fp8Numbers of(const ComputeItem& item, Direction direction, CodeForm codes, Stream stream);
   /// Reserves the memory of codes of a forward's item; once for each item, before reserve_codes.
-  void plan_codes(const ComputeItem& item);
+  void plan_codes(const ComputeItem& item, CodeForm form);
   void reserve_codes();
 
  private:
@@ -72,6 +71,8 @@ class Fp8Store {
   struct Codes {
     int64_t q_bytes = 0, k_bytes = 0, v_bytes = 0;
     int32_t q = -1, k = -1, v = -1;  // arrays
+    BufferId kept = kNoBuffer;       // whose keys they are, of `heads`, if these stay the same
+    HeadRange heads;
   };
 
   void plan_blocks(RunListId tokens, Side side);
@@ -85,7 +86,7 @@ class Fp8Store {
                   int32_t array, Stream stream) const;
   void cast_operands(const ComputeItem& item, Direction direction, Fp8Numbers& numbers,
                      Stream stream) const;
-  void encode(const ComputeItem& item, Fp8Numbers& numbers, Stream stream) const;
+  void encode(const ComputeItem& item, CodeForm form, Fp8Numbers& numbers, Stream stream);
 
   const Plan& plan_;
   const std::optional<Fp8> recipe_;

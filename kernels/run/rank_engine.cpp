@@ -265,9 +265,10 @@ void RankEngine::plan_forward(const ComputeItem& item) {
   const TileShape tile = forward_tile_shape(forward_generation(shape), shape);
   tiles_.plan(item, TileOwner::queries, tile,
               most_heads_of(item, Direction::forward, TileOwner::queries, tile.heads));
-  if (!takes_codes(forward_generation(shape), shape)) return;
-  fp8_.plan_codes(item);
-  has_short_sums_ = true;
+  const CodeForm codes = code_form(forward_generation(shape), shape);
+  fp8_.plan_codes(item, codes);
+  // Decode steps multiply the same values in 16 bits.
+  has_short_sums_ |= codes == CodeForm::turned_values;
 }
 
 void RankEngine::plan_backward(const ComputeItem& item) {
@@ -500,7 +501,7 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool sa
   const Generation generation = forward_generation(launch.shape);
   Fp8Numbers fp8;
   if (fp8_.is_on())
-    fp8 = fp8_.of(item, Direction::forward, takes_codes(generation, launch.shape), stream);
+    fp8 = fp8_.of(item, Direction::forward, code_form(generation, launch.shape), stream);
   launch.fp8 = &fp8;
   const TileShape tile = forward_tile_shape(generation, launch.shape);
   launch.query_tiles = tiles_.find(item, TileOwner::queries, tile);
@@ -531,7 +532,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   if (terms_.is_on()) terms = terms_.of(item);
   launch.terms = &terms;
   Fp8Numbers fp8;
-  if (fp8_.is_on()) fp8 = fp8_.of(item, Direction::backward, false, stream);
+  if (fp8_.is_on()) fp8 = fp8_.of(item, Direction::backward, CodeForm::none, stream);
   launch.fp8 = &fp8;
   launch.d_out = arrays_.rows(item.d_out, false, head);
   launch.d_out_descale = fp8_.d_out_descale();

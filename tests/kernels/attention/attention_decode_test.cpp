@@ -208,7 +208,17 @@ TEST_F(DecodeForward, IsForFewRowsWithManyKeysAlone) {
   EXPECT_FALSE(with([](auto& shape) { shape.slices = {}; })) << "unknown";
   EXPECT_FALSE(with([](auto& shape) { shape.dtype = Dtype::fp32; }));
   EXPECT_FALSE(with([](auto& shape) { shape.has_terms = true; }));
-  EXPECT_FALSE(with([](auto& shape) { shape.is_fp8 = true; }));
+  // Codes of one byte: one scale a tensor, no cap, up to 128 of a head.
+  EXPECT_TRUE(with([](auto& shape) { shape.is_fp8 = true; }));
+  EXPECT_FALSE(with([](auto& shape) { shape.is_fp8 = shape.is_mx = true; }));
+  EXPECT_FALSE(with([](auto& shape) {
+    shape.is_fp8 = true;
+    shape.softcap = 1.0f;
+  }));
+  EXPECT_FALSE(with([](auto& shape) {
+    shape.is_fp8 = true;
+    shape.head_dim_qk = 136;
+  }));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "tests/support/graded_run.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@
 namespace cpscope::tests {
 namespace {
 
+/// Without a backward: lines of [numerics] and of tables behind it.
+constexpr const char* kBf16 = "dtype = \"bf16\"\n";
+
 struct DecodeStep {
   const char* name;
   const char* parallel;  // lines of the table
@@ -22,12 +26,13 @@ struct DecodeStep {
 };
 
 /// A request with two drafts and one without, of 16 query heads and 2 KV heads.
-Scenario scenario_of_step(const DecodeStep& step) {
+Scenario scenario_of_step(const DecodeStep& step, int head_dim = 64,
+                          const std::string& numerics = kBf16) {
   const std::string text = fmt::format(
       "schema = 1\ntitle = \"t\"\nquestion = \"q?\"\n[attention]\nheads = 16\nkv_heads = 2\n"
-      "head_dim = 64\nattn_mask_type = \"causal_bottom_right\"\n{}[batch]\nlengths = [3, 1]\n"
-      "kv_lengths = [2600, 1300]\n[parallel]\n{}[numerics]\ndtype = \"bf16\"\nbackward = false\n",
-      step.attention, step.parallel);
+      "head_dim = {}\nattn_mask_type = \"causal_bottom_right\"\n{}[batch]\nlengths = [3, 1]\n"
+      "kv_lengths = [2600, 1300]\n[parallel]\n{}[numerics]\nbackward = false\n{}",
+      head_dim, step.attention, step.parallel, numerics);
   const auto loaded = parse_scenario(text, "decode.toml");
   EXPECT_TRUE(loaded.ok()) << to_text(loaded.error()) << text;
   return loaded.value().scenario;
@@ -76,6 +81,33 @@ TEST(CudaExecutor, CarriesOutDecodeSteps) {
   }
 }
 
+/// E4M3 codes of keys and values; with a cap, rows of other kernels.
+TEST(CudaExecutor, CarriesOutDecodeStepsOfFp8) {
+  CPSCOPE_NEEDS_DEVICE(newest);
+  const auto portable = kernels::make_executor_cuda(kernels::Generation::portable);
+  size_t number = 0;
+  for (const DecodeStep& step : decode_steps()) {
+    const bool is_capped = step.attention[0] != '\0';
+    for (const char* recipe : {"current", "delayed"}) {
+      const int head_dim = std::array{64, 128, 100}[number++ % 3];
+      Executor& executor = number % 2 == 0 ? static_cast<Executor&>(newest) : *portable;
+      const Scenario scenario = scenario_of_step(
+          step, head_dim, fmt::format("dtype = \"fp8\"\n[fp8]\nrecipe = \"{}\"\n", recipe));
+      const std::string where =
+          fmt::format("{}, {}, head_dim {}, {}", step.name, recipe, head_dim, executor.name());
+      const auto run = run_graded_on(executor, scenario);
+      ASSERT_TRUE(run) << where;
+      ASSERT_TRUE(run->output.ok()) << where << ": " << to_text(run->output.error());
+      EXPECT_TRUE(run->grade.passed) << where << "\n" << describe(scenario, run->grade);
+      const std::vector<std::string>& names = run->output.value().item_kernels.forward;
+      const bool is_decode = std::any_of(names.begin(), names.end(), [](const std::string& name) {
+        return name.starts_with("decode forward");
+      });
+      EXPECT_EQ(is_decode, !is_capped) << where << ": " << names.front();
+    }
+  }
+}
+
 TEST(CudaExecutor, TakesOtherKernelsForTheGradientsOfDecodeSteps) {
   CPSCOPE_NEEDS_DEVICE(executor);
   for (const char* dtype : {"bf16", "fp32"}) {
@@ -103,6 +135,14 @@ TEST(CudaExecutor, GivesTheSameBitsInEveryRepeatOfADecodeStep) {
   const auto again = run_graded_on(executor, scenario, {.repeats = 3});
   ASSERT_TRUE(once && again && once->output.ok() && again->output.ok());
   EXPECT_TRUE(is_bitwise_equal(once->output.value().answer, again->output.value().answer));
+  // Codes of a rank's own keys are made once.
+  const Scenario codes =
+      scenario_of_step(decode_steps()[1], 64, "dtype = \"fp8\"\n[fp8]\nrecipe = \"current\"\n");
+  const auto first = run_graded_on(executor, codes),
+             third = run_graded_on(executor, codes, {.repeats = 3});
+  ASSERT_TRUE(first && third && first->output.ok() && third->output.ok());
+  EXPECT_TRUE(third->grade.passed);
+  EXPECT_TRUE(is_bitwise_equal(first->output.value().answer, third->output.value().answer));
 }
 
 }  // namespace
