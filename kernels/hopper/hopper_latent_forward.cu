@@ -62,7 +62,7 @@ struct LatentTiles {
   // of parts come first.
   static constexpr int kTops = 128;     // fp32 [warpgroup][row], the largest logits, then sums
   static constexpr int kLoaded = 704;   // barriers [buffer][half of V's elements]
-  static constexpr int kSignals = 736;  // barriers: m0 is there; m1 and P1 are
+  static constexpr int kSignals = 736;  // three barriers
   static constexpr int kQueries = 1024;
   static constexpr int kKeys = kQueries + kTileBytes;                         // two buffers
   static constexpr int kWeights = kKeys + 2 * kTileBytes;                     // P0
@@ -134,11 +134,10 @@ class LatentItem {
   }
 
  private:
-  // Named barriers: P0 is there; one for each warpgroup. The others are in memory, because
-  // racecheck does not follow named barriers where one side only arrives, and these order reads and
-  // writes.
-  static constexpr int kFirstWeights = 1, kOwn = 2;
-  static constexpr int kFirstTop = 0, kSecondWeights = 1;  // signals
+  static constexpr int kOwn = 1;  // named barriers, one for each warpgroup
+  // Barriers in memory, because racecheck does not follow named ones where one side only arrives:
+  // m0 is there; m1 and P1 are; P0 is.
+  static constexpr int kFirstTop = 0, kSecondWeights = 1, kFirstWeights = 2;
 
   __device__ __forceinline__ void send(int signal) const {
     mbarrier_arrive(shared_ + Tiles::kSignals + 8 * signal);
@@ -291,7 +290,7 @@ class LatentItem {
     }
     place_weights(scores, shared_ + Tiles::kWeights);
     publish_shared_writes();
-    named_barrier_arrive(kFirstWeights, Tiles::kThreads);
+    send(kFirstWeights);
     end_values();
     sync_own();
     if (next.has[0]) load(next.tiles[0], 0);
@@ -331,7 +330,7 @@ class LatentItem {
     uint32_t weights[kKeys / 16][4];
     pack_weights(weights, scores);
     if constexpr (kIsPair) start_own_values(weights, 1);
-    named_barrier_sync(kFirstWeights, Tiles::kThreads);
+    receive(kFirstWeights);
     if constexpr (kIsPair) {
       end_values();
       sync_own();
@@ -496,7 +495,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
   if (threadIdx.x == 0) {
     prefetch_map(&params.keys);
     for (int i = 0; i < 4; ++i) mbarrier_init(shared_address(shared) + Tiles::kLoaded + 8 * i, 1);
-    for (int i = 0; i < 2; ++i)
+    for (int i = 0; i < 3; ++i)
       mbarrier_init(shared_address(shared) + Tiles::kSignals + 8 * i, kWarpgroupThreads);
     mbarrier_init_fence();
   }
