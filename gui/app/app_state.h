@@ -28,6 +28,18 @@ using Runner = std::function<Result<SharedRun>(const std::string& executor, cons
 /// Opens a record for the plan and compares it with the oracle.
 using RecordReader = std::function<Result<SharedRun>(const std::string& path,
                                                      const SharedPlan& plan, TaskControl& control)>;
+/// The executor of a fault of the gallery is called so, with the fault's name after it.
+inline constexpr std::string_view kFaultExecutor = "fault:";
+/// What the name of its run begins with.
+inline constexpr std::string_view kFaultRun = "with the fault";
+
+/// A run, or a record to be judged.
+struct RunOrder {
+  std::string executor;  // empty: `record` is read
+  std::string record;    // path
+  SharedPlan plan;
+};
+using RunElsewhere = std::function<Task<Result<SharedRun>>::Poll(const RunOrder& order)>;
 /// Text of a shipped scenario ("zigzag"), from a file or embedded in the program; nothing when no
 /// scenario has that name.
 using ScenarioSource = std::function<std::optional<std::string>(std::string_view name)>;
@@ -36,6 +48,7 @@ using ScenarioSource = std::function<std::optional<std::string>(std::string_view
 struct Services {
   Runner run;
   RecordReader read_record;
+  RunElsewhere run_elsewhere;  // takes the place of `run` and `read_record` where there is one
   ScenarioSource scenario_source;
   std::vector<std::string> scenario_names;  // names that scenario_source knows, in menu order
   std::vector<std::string> executors;       // names that Runner knows, e.g. cpu, cuda
@@ -132,6 +145,7 @@ struct Saving {
   std::string path;
 };
 
+  std::string next;   // executor of a run that follows as run B; empty: none follows
 /// Two runs, the first of them of the plan that is shown.
 struct ComparedRuns {
   SharedRun own, other;  // null: there are no two runs to compare
@@ -290,6 +304,8 @@ void ask_to_quit(AppState& state);
 /// file. Returns false when saving was not possible.
 bool save_scenario(AppState& state, const std::string& path);
 void tell(AppState& state, std::string text, bool is_error = false);
+/// Runs the plan with a fault of the gallery as run A, then without it on the CPU as run B.
+void run_fault(AppState& state, std::string_view fault);
 
 /// Everything that determines a picture: scenario text, playhead, cameras, selection, theme. JSON.
 std::string save_state(const AppState& state);
