@@ -299,6 +299,24 @@ Borders borders_around(ViewKind kind) {
   return borders;
 }
 
+std::array<float, 6> to_numbers(const Borders& borders) {
+  return {borders.side,      borders.rows,        borders.top_left,
+          borders.top_right, borders.bottom_left, borders.bottom_right};
+}
+
+std::optional<Borders> parse_borders(const std::array<float, 6>& numbers) {
+  const auto [side, rows, top_left, top_right, bottom_left, bottom_right] = numbers;
+  // Numbers that were dragged to their limit have lost a bit in a file.
+  constexpr float kLeast = Borders::kLeast - 0.01F;
+  const auto has_room = [](float lo, float hi) { return hi - lo >= kLeast; };
+  const bool is_side = side == 0 || (side >= 0.1F && side <= 0.5F);
+  if (!is_side || !has_room(0, rows) || !has_room(rows, 1) || !has_room(0, top_left) ||
+      !has_room(top_left, top_right) || !has_room(top_right, 1) || !has_room(0, bottom_left) ||
+      !has_room(bottom_left, bottom_right) || !has_room(bottom_right, 1))
+    return std::nullopt;
+  return Borders{side, rows, top_left, top_right, bottom_left, bottom_right};
+}
+
 ComparedRuns compared_runs(const AppState& state) {
   if (!state.run_a || !state.run_b || state.run_a == state.run_b) return {};
   const SharedPlan& shown = state.document.plan();

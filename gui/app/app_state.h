@@ -75,6 +75,7 @@ enum class Dialog : uint8_t {
 /// Where the borders of the panels stand, as shares of the window (side) or of the area of the six
 /// views: layout, mask, traffic above, timeline, numbers, balance below.
 struct Borders {
+  static constexpr float kLeast = 0.12F;  // share that every view keeps
   float side = 0;  // between the scenario and the views; 0: as wide as the scenario needs
   float rows = 0.56F;
   float top_left = 0.40F, top_right = 0.71F;
@@ -85,6 +86,10 @@ struct Borders {
 
 /// Borders that give one view most of the room; the others stay in sight.
 Borders borders_around(ViewKind kind);
+/// The same as six numbers, in the order of the fields, for files.
+std::array<float, 6> to_numbers(const Borders& borders);
+/// Nothing if a view would have no room.
+std::optional<Borders> parse_borders(const std::array<float, 6>& numbers);
 
 /// What to write once the frame is painted: a PNG of the window and its state, or only the focused
 /// view (AppState::wish_path), or of a web page the address that makes it again, to the clipboard.

@@ -377,6 +377,19 @@ TEST(StateFile, LoadsBackEqual) {
   }
 }
 
+TEST(StateFile, KeepsTheBordersBetweenViews) {
+  AppState state = make_state();
+  state.borders = gui::borders_around(gui::ViewKind::numbers);
+  AppState back;
+  ASSERT_FALSE(load_state(back, save_state(state), "s.json"));
+  EXPECT_EQ(back.borders, state.borders);
+  Json wrong = Json::parse(save_state(state));
+  wrong["borders"] = {0, 0.5, 0.9, 0.2, 0.3, 0.6};
+  const auto error = load_state(back, wrong.dump(), "s.json");
+  ASSERT_TRUE(error);
+  EXPECT_NE(to_text(*error).find("borders"), std::string::npos) << to_text(*error);
+}
+
 TEST(StateFile, LoadsAStateWithoutAScenario) {
   AppState back = make_state();
   ASSERT_FALSE(load_state(back, save_state(AppState{}), "s.json"));
