@@ -448,7 +448,7 @@ class WebPage(unittest.TestCase):
         page = self.open()
         names = [path.stem for path in sorted(SCENARIOS.glob("*.toml"))]
         self.assertGreater(len(names), 20)
-        for name in names + [f"lesson-{number}" for number in range(1, 23)]:
+        for name in names + [f"lesson-{number}" for number in range(1, 25)]:
             page.show(name)
             page.rest()
             self.assertNotIn("\n", page.words().strip(), name)  # messages stand on lines of their own
