@@ -361,7 +361,7 @@ TEST(Lessons, NameTheCodeOfFrameworksOnTheirLastPage) {
     EXPECT_NE(text_of_page(state, n, last).find("In code: " + place), std::string::npos);
     EXPECT_EQ(text_of_page(state, n, 0).find("In code: "), std::string::npos);
   }
-  EXPECT_EQ(named, 8) << "every title is one of a lesson";
+  EXPECT_EQ(named, 11) << "every title is one of a lesson";
 }
 
 TEST(Lessons, SayWhereQueriesBeginToCostMoreThanKeys) {
