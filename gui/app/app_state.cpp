@@ -328,9 +328,10 @@ ComparedRuns compared_runs(const AppState& state) {
 }
 
 void pin_plan(AppState& state) {
-  state.pinned = state.document.plan();
-  const bool has_run = state.run_a && state.run_a_plan == state.pinned;
-  const bool has_other = state.run_b && state.run_b_plan == state.pinned;
+  const SharedPlan& plan = state.document.plan();
+  state.pinned.push_back(plan);
+  const bool has_run = state.run_a && state.run_a_plan == plan;
+  const bool has_other = state.run_b && state.run_b_plan == plan;
   if (!has_run || has_other) return;
   state.run_b = state.run_a;
   state.run_b_plan = state.run_a_plan;

@@ -107,6 +107,9 @@ struct Message {
   friend bool operator==(const Message&, const Message&) = default;
 };
 
+/// Limit of the plans that are pinned: with the shown one four are compared.
+inline constexpr size_t kMostPinned = 3;
+
 inline constexpr float kMostMagnification = 2.5F;
 inline constexpr double kMessageSeconds = 12;
 
@@ -177,6 +180,9 @@ struct Prediction {
   SharedPlan plan;         // the plan that `run` belongs to
   SharedRun run;           // null until it is ready, or when there is no prediction
   std::string refusal;     // then the reason
+  // Plans that are pinned, with their times; null where there is no prediction.
+  std::vector<std::pair<SharedPlan, SharedRun>> pinned;
+  SharedPlan in_hand;  // the plan that the task predicts
 };
 
 using SharedCandidates = std::shared_ptr<const Candidates>;
@@ -236,7 +242,7 @@ struct AppState {
   Ways ways;
   bool is_by_step = false;   // numbers: what the current step wrote instead of the answer
   bool is_beside_b = false;  // numbers: the run compared with the other one instead of the oracle
-  SharedPlan pinned;         // another plan, shown above this one to compare; may be null
+  std::vector<SharedPlan> pinned;  // other plans, shown above this one to compare, oldest first
   Job job;
   Saving saving;
   Dialog dialog = Dialog::none;
@@ -289,12 +295,13 @@ struct Projections {
 Projections project_all(const AppState& state);
 /// The runs that can be compared: those of one plan, A first, or of the shown plan and another one.
 ComparedRuns compared_runs(const AppState& state);
-/// Keeps the shown plan above the next ones, and its run as run B to compare theirs with.
+/// Keeps the shown plan above the next ones, and its run as run B to compare theirs with. At most
+/// kMostPinned plans, each once.
 void pin_plan(AppState& state);
 /// Everything that a view depends on, except size, text_width, memo and projections.
 ViewInput view_input(const AppState& state, ViewKind kind);
-/// The same view of the pinned plan, at the same step or its last one.
-ViewInput view_input_pinned(const AppState& state, ViewKind kind);
+/// The same view of a pinned plan, at the same step or its last one.
+ViewInput view_input_pinned(const AppState& state, ViewKind kind, size_t which);
 
 void start_run(AppState& state, const std::string& executor, bool is_b);
 void open_record(AppState& state, const std::string& path, bool is_b);

@@ -30,7 +30,10 @@ void add_switch(std::vector<HeadingButton>& buttons, std::string_view command,
 std::string other_run_name(const AppState& state) {
   const ComparedRuns runs = compared_runs(state);
   if (runs.own_plan != runs.other_plan)
-    return runs.other_plan == state.pinned ? "Pinned" : "Other plan";
+    return std::find(state.pinned.begin(), state.pinned.end(), runs.other_plan) !=
+                   state.pinned.end()
+               ? "Pinned"
+               : "Other plan";
   return "B";
 }
 
