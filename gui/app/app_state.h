@@ -145,6 +145,7 @@ struct Job {
   std::string title;  // "Running on cpu"
   bool is_b = false;  // the result goes to slot B
   SharedPlan plan;    // the plan that is run
+  std::string next;   // executor of a run that follows as run B; empty: none follows
 };
 
 /// A CSV file that is being written in the background.
@@ -153,7 +154,6 @@ struct Saving {
   std::string path;
 };
 
-  std::string next;   // executor of a run that follows as run B; empty: none follows
 /// Two runs, the first of them of the plan that is shown.
 struct ComparedRuns {
   SharedRun own, other;  // null: there are no two runs to compare
@@ -304,6 +304,8 @@ ViewInput view_input(const AppState& state, ViewKind kind);
 ViewInput view_input_pinned(const AppState& state, ViewKind kind, size_t which);
 
 void start_run(AppState& state, const std::string& executor, bool is_b);
+/// Runs the plan with a fault of the gallery as run A, then without it on the CPU as run B.
+void run_fault(AppState& state, std::string_view fault);
 void open_record(AppState& state, const std::string& path, bool is_b);
 /// Cancels the run in progress; without one, the file that is being written.
 void cancel_job(AppState& state);
@@ -316,8 +318,6 @@ void ask_to_quit(AppState& state);
 /// file. Returns false when saving was not possible.
 bool save_scenario(AppState& state, const std::string& path);
 void tell(AppState& state, std::string text, bool is_error = false);
-/// Runs the plan with a fault of the gallery as run A, then without it on the CPU as run B.
-void run_fault(AppState& state, std::string_view fault);
 
 /// Everything that determines a picture: scenario text, playhead, cameras, selection, theme. JSON.
 std::string save_state(const AppState& state);

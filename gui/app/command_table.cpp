@@ -490,6 +490,15 @@ constexpr std::array kTable = {
             has_question, [](AppState& s) { s.answer.shows_hint = true; }},
     Command{"lesson.answer", "Show the answer", "Help", "",
             "Answers the question of the page, and says why.", has_question, show_answer},
+    Command{"lesson.fault", "Run with this fault", "Help", "",
+            "Runs the plan with the fault of the page as run A, then without it as run B: the "
+            "numbers show the map that goes wrong, and the right one.",
+            [](const AppState& s) {
+              const LessonStep* step = current_step(s);
+              return step != nullptr && step->fault != nullptr && can_run_on(s, "cpu") &&
+                     s.plan() == s.lesson_plan.get();
+            },
+            [](AppState& s) { run_fault(s, current_step(s)->fault->name); }},
     Command{"lesson.close", "Close the lesson", "Help", "", "Leaves the lesson.", has_lesson,
             close_lesson},
 };
