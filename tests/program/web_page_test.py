@@ -420,6 +420,15 @@ class WebPage(unittest.TestCase):
         stroke((x - 80, y), (x + 80, y))
         page.place("mask/canvas")
 
+    def testMagnifiesTextForTalks(self):
+        page = self.open("#zigzag")
+        width = lambda: float(page.ask("place_of", "string", "menu/Help").split()[2])
+        before = width()
+        page.press_with_control(Keys.UP)
+        self.assertAlmostEqual(width() / before, 1.25, delta=0.08)
+        page.press_with_control(Keys.DOWN)
+        self.assertEqual(width(), before)
+
     def testFindsWhatIsTyped(self):
         page = self.open("#zigzag")
         page.press_with_control("f")
