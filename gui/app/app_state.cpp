@@ -72,6 +72,7 @@ void take_job(AppState& state) {
   std::unique_ptr<Result<SharedRun>> result = state.job.task.take();
   if (!result) return;
   if (!*result) {
+    state.job.next.clear();
     tell(state, to_text(result->error()), true);
     return;
   }
@@ -80,6 +81,8 @@ void take_job(AppState& state) {
   // A trace has nothing but its times to show.
   const SharedRun& run = state.job.is_b ? state.run_b : state.run_a;
   if (run->errors.empty() && !run->events.empty()) state.shows_time = true;
+  const std::string next = std::exchange(state.job.next, "");
+  if (!next.empty() && state.job.plan == state.document.plan()) start_run(state, next, true);
 }
 
 /// Compares the two runs again whenever one of them, or the shown plan, has changed.
@@ -119,11 +122,18 @@ void take_saving(AppState& state) {
   tell(state, "Wrote " + state.saving.path);
 }
 
-void start_job(AppState& state, std::string title, bool is_b, Task<Result<SharedRun>>::Work work) {
+void start_job(AppState& state, std::string title, bool is_b, RunOrder order) {
   state.job.title = std::move(title);
   state.job.is_b = is_b;
-  state.job.plan = state.document.plan();
-  state.job.task.start(std::move(work));
+  state.job.plan = order.plan;
+  state.job.next.clear();
+  const Services& services = state.services;
+  if (services.run_elsewhere) return state.job.task.wait_for(services.run_elsewhere(order));
+  state.job.task.start([run = services.run, read = services.read_record,
+                        order = std::move(order)](TaskControl& control) {
+    return order.executor.empty() ? read(order.record, order.plan, control)
+                                  : run(order.executor, order.plan, control);
+  });
 }
 
 /// The one rank that a target is about: itself, the owner of its tokens, or who computes it; -1 if
@@ -247,16 +257,20 @@ bool is_present(const PlanIndex& plan, const Target& target) {
 
 void start_run(AppState& state, const std::string& executor, bool is_b) {
   if (!state.services.run || !state.document.plan()) return;
-  start_job(state, "Running on " + executor, is_b,
-            [run = state.services.run, executor, plan = state.document.plan()](
-                TaskControl& control) { return run(executor, plan, control); });
+  start_job(state, "Running on " + executor, is_b, {executor, "", state.document.plan()});
+}
+
+void run_fault(AppState& state, std::string_view fault) {
+  start_run(state, std::string(kFaultExecutor) + std::string(fault), false);
+  state.job.title = "Running with the fault";
+  state.job.next = "cpu";
+  state.focus_view = ViewKind::numbers;
+  state.is_by_step = false;
 }
 
 void open_record(AppState& state, const std::string& path, bool is_b) {
   if (!state.services.read_record || !state.document.plan()) return;
-  start_job(state, "Reading " + path, is_b,
-            [read = state.services.read_record, path, plan = state.document.plan()](
-                TaskControl& control) { return read(path, plan, control); });
+  start_job(state, "Reading " + path, is_b, {"", path, state.document.plan()});
 }
 
 void cancel_job(AppState& state) {
@@ -285,6 +299,24 @@ Borders borders_around(ViewKind kind) {
   return borders;
 }
 
+std::array<float, 6> to_numbers(const Borders& borders) {
+  return {borders.side,      borders.rows,        borders.top_left,
+          borders.top_right, borders.bottom_left, borders.bottom_right};
+}
+
+std::optional<Borders> parse_borders(const std::array<float, 6>& numbers) {
+  const auto [side, rows, top_left, top_right, bottom_left, bottom_right] = numbers;
+  // Numbers that were dragged to their limit have lost a bit in a file.
+  constexpr float kLeast = Borders::kLeast - 0.01F;
+  const auto has_room = [](float lo, float hi) { return hi - lo >= kLeast; };
+  const bool is_side = side == 0 || (side >= 0.1F && side <= 0.5F);
+  if (!is_side || !has_room(0, rows) || !has_room(rows, 1) || !has_room(0, top_left) ||
+      !has_room(top_left, top_right) || !has_room(top_right, 1) || !has_room(0, bottom_left) ||
+      !has_room(bottom_left, bottom_right) || !has_room(bottom_right, 1))
+    return std::nullopt;
+  return Borders{side, rows, top_left, top_right, bottom_left, bottom_right};
+}
+
 ComparedRuns compared_runs(const AppState& state) {
   if (!state.run_a || !state.run_b || state.run_a == state.run_b) return {};
   const SharedPlan& shown = state.document.plan();
@@ -296,9 +328,10 @@ ComparedRuns compared_runs(const AppState& state) {
 }
 
 void pin_plan(AppState& state) {
-  state.pinned = state.document.plan();
-  const bool has_run = state.run_a && state.run_a_plan == state.pinned;
-  const bool has_other = state.run_b && state.run_b_plan == state.pinned;
+  const SharedPlan& plan = state.document.plan();
+  state.pinned.push_back(plan);
+  const bool has_run = state.run_a && state.run_a_plan == plan;
+  const bool has_other = state.run_b && state.run_b_plan == plan;
   if (!has_run || has_other) return;
   state.run_b = state.run_a;
   state.run_b_plan = state.run_a_plan;

@@ -28,6 +28,18 @@ using Runner = std::function<Result<SharedRun>(const std::string& executor, cons
 /// Opens a record for the plan and compares it with the oracle.
 using RecordReader = std::function<Result<SharedRun>(const std::string& path,
                                                      const SharedPlan& plan, TaskControl& control)>;
+/// The executor of a fault of the gallery is called so, with the fault's name after it.
+inline constexpr std::string_view kFaultExecutor = "fault:";
+/// What the name of its run begins with.
+inline constexpr std::string_view kFaultRun = "with the fault";
+
+/// A run, or a record to be judged.
+struct RunOrder {
+  std::string executor;  // empty: `record` is read
+  std::string record;    // path
+  SharedPlan plan;
+};
+using RunElsewhere = std::function<Task<Result<SharedRun>>::Poll(const RunOrder& order)>;
 /// Text of a shipped scenario ("zigzag"), from a file or embedded in the program; nothing when no
 /// scenario has that name.
 using ScenarioSource = std::function<std::optional<std::string>(std::string_view name)>;
@@ -36,6 +48,7 @@ using ScenarioSource = std::function<std::optional<std::string>(std::string_view
 struct Services {
   Runner run;
   RecordReader read_record;
+  RunElsewhere run_elsewhere;  // takes the place of `run` and `read_record` where there is one
   ScenarioSource scenario_source;
   std::vector<std::string> scenario_names;  // names that scenario_source knows, in menu order
   std::vector<std::string> executors;       // names that Runner knows, e.g. cpu, cuda
@@ -62,6 +75,7 @@ enum class Dialog : uint8_t {
 /// Where the borders of the panels stand, as shares of the window (side) or of the area of the six
 /// views: layout, mask, traffic above, timeline, numbers, balance below.
 struct Borders {
+  static constexpr float kLeast = 0.12F;  // share that every view keeps
   float side = 0;  // between the scenario and the views; 0: as wide as the scenario needs
   float rows = 0.56F;
   float top_left = 0.40F, top_right = 0.71F;
@@ -72,6 +86,10 @@ struct Borders {
 
 /// Borders that give one view most of the room; the others stay in sight.
 Borders borders_around(ViewKind kind);
+/// The same as six numbers, in the order of the fields, for files.
+std::array<float, 6> to_numbers(const Borders& borders);
+/// Nothing if a view would have no room.
+std::optional<Borders> parse_borders(const std::array<float, 6>& numbers);
 
 /// What to write once the frame is painted: a PNG of the window and its state, or only the focused
 /// view (AppState::wish_path), or of a web page the address that makes it again, to the clipboard.
@@ -88,6 +106,9 @@ struct Message {
 
   friend bool operator==(const Message&, const Message&) = default;
 };
+
+/// Limit of the plans that are pinned: with the shown one four are compared.
+inline constexpr size_t kMostPinned = 3;
 
 inline constexpr float kMostMagnification = 2.5F;
 inline constexpr double kMessageSeconds = 12;
@@ -124,6 +145,7 @@ struct Job {
   std::string title;  // "Running on cpu"
   bool is_b = false;  // the result goes to slot B
   SharedPlan plan;    // the plan that is run
+  std::string next;   // executor of a run that follows as run B; empty: none follows
 };
 
 /// A CSV file that is being written in the background.
@@ -158,6 +180,9 @@ struct Prediction {
   SharedPlan plan;         // the plan that `run` belongs to
   SharedRun run;           // null until it is ready, or when there is no prediction
   std::string refusal;     // then the reason
+  // Plans that are pinned, with their times; null where there is no prediction.
+  std::vector<std::pair<SharedPlan, SharedRun>> pinned;
+  SharedPlan in_hand;  // the plan that the task predicts
 };
 
 using SharedCandidates = std::shared_ptr<const Candidates>;
@@ -217,7 +242,7 @@ struct AppState {
   Ways ways;
   bool is_by_step = false;   // numbers: what the current step wrote instead of the answer
   bool is_beside_b = false;  // numbers: the run compared with the other one instead of the oracle
-  SharedPlan pinned;         // another plan, shown above this one to compare; may be null
+  std::vector<SharedPlan> pinned;  // other plans, shown above this one to compare, oldest first
   Job job;
   Saving saving;
   Dialog dialog = Dialog::none;
@@ -270,14 +295,17 @@ struct Projections {
 Projections project_all(const AppState& state);
 /// The runs that can be compared: those of one plan, A first, or of the shown plan and another one.
 ComparedRuns compared_runs(const AppState& state);
-/// Keeps the shown plan above the next ones, and its run as run B to compare theirs with.
+/// Keeps the shown plan above the next ones, and its run as run B to compare theirs with. At most
+/// kMostPinned plans, each once.
 void pin_plan(AppState& state);
 /// Everything that a view depends on, except size, text_width, memo and projections.
 ViewInput view_input(const AppState& state, ViewKind kind);
-/// The same view of the pinned plan, at the same step or its last one.
-ViewInput view_input_pinned(const AppState& state, ViewKind kind);
+/// The same view of a pinned plan, at the same step or its last one.
+ViewInput view_input_pinned(const AppState& state, ViewKind kind, size_t which);
 
 void start_run(AppState& state, const std::string& executor, bool is_b);
+/// Runs the plan with a fault of the gallery as run A, then without it on the CPU as run B.
+void run_fault(AppState& state, std::string_view fault);
 void open_record(AppState& state, const std::string& path, bool is_b);
 /// Cancels the run in progress; without one, the file that is being written.
 void cancel_job(AppState& state);

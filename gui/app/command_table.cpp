@@ -402,8 +402,14 @@ constexpr std::array kTable = {
             "of the oracle.",
             can_compare, [](AppState& s) { s.is_beside_b = !s.is_beside_b; }},
     Command{"compare.pin", "Pin this plan", "View", "P",
-            "Keeps this plan above the next ones, and its run to compare their numbers with.",
-            has_plan, pin_plan},
+            "Keeps this plan above the next ones, up to three, and its run to compare their "
+            "numbers with.",
+            [](const AppState& s) {
+              return has_plan(s) && s.pinned.size() < kMostPinned &&
+                     std::find(s.pinned.begin(), s.pinned.end(), s.document.plan()) ==
+                         s.pinned.end();
+            },
+            pin_plan},
     Command{"compare.numbers", "Compare the numbers of both plans", "View", "",
             "Enlarges the numbers: where the run of this plan differs from that of the other one.",
             differs_across_plans,
@@ -413,9 +419,9 @@ constexpr std::array kTable = {
               s.focus_view = ViewKind::numbers;
               s.is_enlarged = true;
             }},
-    Command{"compare.unpin", "Unpin", "View", "Shift+P", "Unpins the plan.",
-            [](const AppState& s) { return s.pinned != nullptr; },
-            [](AppState& s) { s.pinned = nullptr; }},
+    Command{"compare.unpin", "Unpin all", "View", "Shift+P", "Unpins all plans.",
+            [](const AppState& s) { return !s.pinned.empty(); },
+            [](AppState& s) { s.pinned.clear(); }},
     Command{
         "mask.order", "Mask by rank / by token", "View", "O",
         "Shows the tokens of each rank together, in local order, or in the order of the sequence.",
@@ -484,6 +490,15 @@ constexpr std::array kTable = {
             has_question, [](AppState& s) { s.answer.shows_hint = true; }},
     Command{"lesson.answer", "Show the answer", "Help", "",
             "Answers the question of the page, and says why.", has_question, show_answer},
+    Command{"lesson.fault", "Run with this fault", "Help", "",
+            "Runs the plan with the fault of the page as run A, then without it as run B: the "
+            "numbers show the map that goes wrong, and the right one.",
+            [](const AppState& s) {
+              const LessonStep* step = current_step(s);
+              return step != nullptr && step->fault != nullptr && can_run_on(s, "cpu") &&
+                     s.plan() == s.lesson_plan.get();
+            },
+            [](AppState& s) { run_fault(s, current_step(s)->fault->name); }},
     Command{"lesson.close", "Close the lesson", "Help", "", "Leaves the lesson.", has_lesson,
             close_lesson},
 };

@@ -3,6 +3,7 @@
 #include "gui/app/code_places.h"
 #include "gui/app/command.h"
 #include "gui/app/lesson_faults.h"
+#include "gui/app/lesson_parts.h"
 #include "gui/app/question.h"
 
 namespace cpscope::gui {
@@ -97,6 +98,8 @@ bool open_lesson(AppState& state, LessonPlace place) {
   if (step->question != nullptr || had_question) state.is_enlarged = step->question != nullptr;
   state.shows_ways = false;
   state.cameras = {};
+  if (last != nullptr && last->prepare == show_times && step->prepare != show_times)
+    forget_times(state);
   if (step->prepare != nullptr && state.plan() != nullptr) step->prepare(state);
   if (step->select != nullptr && state.plan() != nullptr)
     select(state, step->select(*state.plan()));
@@ -179,6 +182,7 @@ bool previous_page(AppState& state) {
 void close_lesson(AppState& state) {
   const LessonStep* last = current_step(state);
   if (last != nullptr && last->question != nullptr) state.is_enlarged = false;
+  if (last != nullptr && last->prepare == show_times) forget_times(state);
   state.lesson = {};
   state.answer = {};
 }

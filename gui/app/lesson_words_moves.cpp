@@ -6,6 +6,7 @@
 #include "gui/model/token_parts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,27 @@ int64_t count_parts(const AppState& state) {
   return std::count_if(merges.begin(), merges.end(), [&](const MergeItem& item) {
     return to_index(item.rank) == state.focus_rank && item.partial != kNoBuffer;
   });
+}
+
+/// The first query of the last run that a rank owns, and how many keys it sees in each part.
+std::pair<int64_t, std::vector<int64_t>> keys_of_one_query(const PlanIndex& index, int32_t rank) {
+  const Plan& plan = index.plan();
+  int64_t query = -1;
+  std::vector<int64_t> keys;
+  for (const ComputeItem& item : plan.forward.computes) {
+    if (to_index(item.rank) != rank || item.num_slices == 0) continue;
+    const TokenRun& last = plan.list(item.q_tokens).back();
+    const int64_t row = plan.rows(item.q_tokens) - last.count();
+    query = last.begin;
+    int64_t seen = 0;
+    for (const BandSlice& slice : plan.slices_of(item)) {
+      if (row < slice.q0 || row >= slice.q1) continue;
+      const auto [begin, end] = columns_of_row(slice, row);
+      seen += std::max<int64_t>(0, end - begin);
+    }
+    keys.push_back(seen);
+  }
+  return {query, keys};
 }
 
 }  // namespace
@@ -105,6 +127,12 @@ void rows_in_sequence(CaptionWriter& writer, const AppState&) {
                   count_text(plan.rows(item.order), "row"),
                   count_text(static_cast<int64_t>(plan.list(item.order).size()), "run"),
                   count_text(plan.forward.computes.front().num_slices, "tile")));
+  // The first row that moves.
+  const auto runs = plan.list(item.order);
+  if (runs.size() < 2) return;
+  const int64_t row = runs.front().count();
+  writer.say(fmt::format(" Row {} in sequence order, for example, is row {} of what arrived.",
+                         print_count(row), print_count(runs[1].begin)));
 }
 
 void rows_go_back(CaptionWriter& writer, const AppState&) {
@@ -180,10 +208,25 @@ void parts_begin(CaptionWriter& writer, const AppState& state) {
           count_text(count_parts(state), "part")));
 }
 
-void parts_merge(CaptionWriter& writer, const AppState&) {
+void parts_merge(CaptionWriter& writer, const AppState& state) {
   writer.say(
-      "Two parts are merged by their lse: the larger maximum is the common reference, so no "
-      "exponential overflows, and the smaller side shrinks by exp of the difference.");
+      "Two parts a and b are merged by their lse. With m = max(lse_a, lse_b), w_a = exp(lse_a - m) "
+      "and w_b = exp(lse_b - m): out = (w_a out_a + w_b out_b) / (w_a + w_b), and lse = m + "
+      "log(w_a + w_b). No exponent is positive, so nothing overflows. ");
+  const auto [query, keys] = keys_of_one_query(writer.index(), state.focus_rank);
+  if (keys.size() < 2 || keys[0] == 0 || keys[1] == 0) return;
+  // Logits that are all zero make the lse of a part the log of its number of keys.
+  const auto a = static_cast<double>(keys[0]), b = static_cast<double>(keys[1]);
+  const double m = std::log(std::max(a, b));
+  writer.say("An example: ")
+      .word("query " + print_count(query), TokenRange{Side::q, query, query + 1})
+      .say(fmt::format(
+          " sees {} keys in the first part and {} in the second. If all logits were zero, lse_a "
+          "would be {:.2f}, lse_b {:.2f}, so w_a = {:.2f}, w_b = {:.2f}, and out is {} of out_a "
+          "and {} of out_b.",
+          print_count(keys[0]), print_count(keys[1]), std::log(a), std::log(b),
+          std::exp(std::log(a) - m), std::exp(std::log(b) - m), print_share(a / (a + b)),
+          print_share(b / (a + b))));
 }
 
 void parts_finish(CaptionWriter& writer, const AppState& state) {

@@ -19,6 +19,11 @@ void press_right_until(AppState& state, bool (*is_there)(const AppState&)) {
   for (int32_t i = 0; i < places && !is_there(state); ++i) press_right(state);
 }
 
+bool is_in_last_forward_step(const AppState& state) {
+  return step_of(*state.plan(), state.playhead) + 1 ==
+         state.plan()->pass(Direction::forward).num_steps;
+}
+
 bool has_link(const AppState& state) {
   return std::holds_alternative<LinkTarget>(state.selected());
 }
@@ -53,13 +58,6 @@ void clear_selection(AppState& state) { select(state, Target{}); }
 void turn_to_rank(AppState& state, int32_t rank) {
   for (int32_t i = 0; i < state.plan()->num_ranks() && state.focus_rank != rank; ++i)
     apply_command(state, "rank.next");
-}
-
-int32_t last_forward_step(const AppState& state) {
-  return state.plan()->pass(Direction::forward).num_steps - 1;
-}
-bool is_at_last_forward_step(const AppState& state) {
-  return step_of(*state.plan(), state.playhead) == last_forward_step(state);
 }
 
 bool has_rank(const AppState& state) {
@@ -143,8 +141,8 @@ Lesson lesson_idle() {
             .view = ViewKind::timeline,
             .text = words::later_steps_idle,
             .ask = "Press Right until the last step of the forward",
-            .is_done = is_at_last_forward_step,
-            .perform = [](AppState& s) { press_right_until(s, is_at_last_forward_step); }},
+            .is_done = is_in_last_forward_step,
+            .perform = [](AppState& s) { press_right_until(s, is_in_last_forward_step); }},
            {.scenario = "contiguous_idle",
             .prepare = go_to_begin_unselected,
             .view = ViewKind::layout,
@@ -175,8 +173,8 @@ Lesson lesson_zigzag() {
         .view = ViewKind::balance,
         .text = words::zigzag_balance,
         .ask = "Press Right until the last step of the forward",
-        .is_done = is_at_last_forward_step,
-        .perform = [](AppState& s) { press_right_until(s, is_at_last_forward_step); }},
+        .is_done = is_in_last_forward_step,
+        .perform = [](AppState& s) { press_right_until(s, is_in_last_forward_step); }},
        {.scenario = "zigzag",
         .view = ViewKind::mask,
         .text = words::ask_contiguous_balance,
@@ -501,14 +499,14 @@ Lesson lesson_decoder() {
 
 std::span<const Lesson> all_lessons() {
   static const std::vector<Lesson> kLessons = {
-      lesson_split(),       lesson_idle(),           lesson_zigzag(),
-      lesson_striped(),     lesson_moves(),          lesson_reorders(),
-      lesson_padding(),     lesson_merging(),        lesson_errors(),
-      lesson_windows(),     lesson_rounds(),         lesson_decoder(),
-      lesson_backward(),    lesson_grouped_heads(),  lesson_packed(),
-      lesson_few_queries(), lesson_two_directions(), lesson_helpers(),
-      lesson_mesh(),        lesson_double_ring(),    lesson_fp8(),
-      lesson_faults()};
+      lesson_split(),          lesson_idle(),    lesson_zigzag(),
+      lesson_striped(),        lesson_moves(),   lesson_reorders(),
+      lesson_padding(),        lesson_merging(), lesson_errors(),
+      lesson_windows(),        lesson_rounds(),  lesson_decoder(),
+      lesson_backward(),       lesson_overlap(), lesson_memory(),
+      lesson_grouped_heads(),  lesson_packed(),  lesson_few_queries(),
+      lesson_two_directions(), lesson_helpers(), lesson_mesh(),
+      lesson_double_ring(),    lesson_fp8(),     lesson_faults()};
   return kLessons;
 }
 

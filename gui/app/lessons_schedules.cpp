@@ -21,11 +21,6 @@ bool is_forward_over(const AppState& state) {
   return state.plan()->steps()[step].direction == Direction::backward;
 }
 
-bool is_in_last_forward_step(const AppState& state) {
-  return step_of(*state.plan(), state.playhead) + 1 ==
-         state.plan()->pass(Direction::forward).num_steps;
-}
-
 /// True if partial results travel in the stages under the playhead.
 bool sends_partials(const AppState& state) {
   const Moment moment = moment_of(*state.plan(), state.playhead);

@@ -30,6 +30,17 @@ void want(Prediction& prediction, std::string_view cluster, std::string_view sta
   prediction.wanted_plan = prediction.plan = nullptr;
   prediction.run = nullptr;
   prediction.refusal.clear();
+  prediction.pinned.clear();
+}
+
+/// The first pinned plan without a prediction; null when there is none.
+SharedPlan find_unpredicted(const AppState& state) {
+  const auto& known = state.prediction.pinned;
+  for (const SharedPlan& plan : state.pinned)
+    if (std::none_of(known.begin(), known.end(),
+                     [&](const auto& entry) { return entry.first == plan; }))
+      return plan;
+  return nullptr;
 }
 
 }  // namespace
@@ -109,14 +120,27 @@ void predict_in_background(AppState& state) {
   const SharedPlan& plan = state.document.plan();
   const Cluster* cluster = find_cluster(state, prediction.cluster);
   if (cluster == nullptr || !plan) return;
+  const auto start = [&](const SharedPlan& of) {
+    prediction.in_hand = of;
+    prediction.task.start([of, cluster = *cluster, stack = prediction.stack](TaskControl&) {
+      return predict_run(of->plan(), cluster, stack);
+    });
+  };
+  std::erase_if(prediction.pinned, [&](const auto& entry) {
+    return std::find(state.pinned.begin(), state.pinned.end(), entry.first) == state.pinned.end();
+  });
   if (prediction.wanted_plan != plan) {
     prediction.wanted_plan = plan;
-    prediction.task.start([plan, cluster = *cluster, stack = prediction.stack](TaskControl&) {
-      return predict_run(plan->plan(), cluster, stack);
-    });
+    start(plan);
+  } else if (!prediction.task.is_running()) {
+    if (const SharedPlan next = find_unpredicted(state)) start(next);
   }
   const std::unique_ptr<Result<SharedRun>> made = prediction.task.take();
   if (!made) return;
+  if (prediction.in_hand != prediction.wanted_plan) {
+    prediction.pinned.emplace_back(prediction.in_hand, *made ? made->value() : nullptr);
+    return;
+  }
   prediction.plan = prediction.wanted_plan;
   prediction.run = *made ? made->value() : nullptr;
   const std::string refusal = *made ? "" : to_sentence(made->error());
@@ -149,16 +173,24 @@ std::optional<Error> show_prediction(AppState& state, Cluster cluster, const std
   return std::nullopt;
 }
 
+SharedRun predicted_run(const AppState& state, const SharedPlan& plan) {
+  const Prediction& prediction = state.prediction;
+  if (prediction.plan == plan) return prediction.run;
+  for (const auto& [pinned, run] : prediction.pinned)
+    if (pinned == plan) return run;
+  return nullptr;
+}
+
 TimedRuns timed_runs(const AppState& state, const SharedPlan& plan) {
   TimedRuns runs{state.run_a_plan == plan ? state.run_a : nullptr,
                  state.run_b_plan == plan ? state.run_b : nullptr};
-  const Prediction& prediction = state.prediction;
-  if (!prediction.run || prediction.plan != plan) {
+  const SharedRun predicted = predicted_run(state, plan);
+  if (!predicted) {
     // A run without a clock has no times to show, but its other run may.
     if (!has_times(runs.a) && has_times(runs.b)) return {runs.b, nullptr};
     return runs;
   }
-  return {prediction.run, has_times(runs.a) ? runs.a : has_times(runs.b) ? runs.b : nullptr};
+  return {predicted, has_times(runs.a) ? runs.a : has_times(runs.b) ? runs.b : nullptr};
 }
 
 std::string describe_prediction(const AppState& state) {

@@ -31,7 +31,8 @@ void choose_cluster(AppState& state, std::string_view cluster, std::string_view 
 /// Selects the next choice in order; after the last one, selects none.
 void choose_next_cluster(AppState& state);
 
-/// Called once a frame: starts a prediction in the background when the plan or the choice changed.
+/// Called once a frame: starts a prediction in the background when the plan or the choice changed,
+/// and for every pinned plan.
 void predict_in_background(AppState& state);
 
 /// Waits until the requested times are ready, or the reason why there are none.
@@ -57,6 +58,9 @@ struct TimedRuns {
   SharedRun a, b;
 };
 TimedRuns timed_runs(const AppState& state, const SharedPlan& plan);
+
+/// The predicted times of the shown plan or of a pinned one; null while there are none.
+SharedRun predicted_run(const AppState& state, const SharedPlan& plan);
 
 /// "Times are predicted for Eight H200 of one host, stack cpscope; nothing was measured."; empty
 /// when no predicted times are shown.

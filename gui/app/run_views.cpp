@@ -4,6 +4,8 @@
 #include "gui/app/prediction.h"
 #include "gui/app/run_difference.h"
 #include "sim/clock/foreign_trace.h"
+#include "sim/faults/fault.h"
+#include "sim/faults/faulty_executor.h"
 #include "sim/run/grade/first_item.h"
 #include "sim/run/grade/record_diff.h"
 #include "sim/run/grade/sample.h"
@@ -152,7 +154,7 @@ RunControl control_of(TaskControl& control, double begin, double end) {
   return {[&control, begin, end](int64_t done, int64_t total) {
             const double share =
                 total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1;
-            control.progress = begin + (end - begin) * share;
+            control.reach(begin + (end - begin) * share);
           },
           [&control] { return control.is_stopped.load(); }};
 }
@@ -262,7 +264,7 @@ Result<SharedRun> load_run(const std::string& path, const PlanIndex& plan, const
   if (auto error =
           add_steps(*view, run.value().inputs, plan, toolbox, control_of(control, kJudgeShare, 1)))
     return *std::move(error);
-  control.progress = 1.0;
+  control.reach(1.0);
   return SharedRun(std::move(view));
 }
 
@@ -290,32 +292,60 @@ std::optional<Error> add_steps(RunView& view, const RunInputs& inputs, const Pla
   return std::nullopt;
 }
 
+namespace {
+
+/// The CPU's executor with a fault of the gallery planted in it; nothing if it has no such name.
+std::optional<Toolbox> make_faulty_toolbox(const Toolbox& toolbox, const std::string& executor) {
+  if (!executor.starts_with(kFaultExecutor) || !toolbox.watched_walker) return std::nullopt;
+  for (const Fault& fault : fault_catalogue()) {
+    if (executor.substr(kFaultExecutor.size()) != fault.name) continue;
+    Toolbox faulty;
+    faulty.executors.push_back(std::make_unique<FaultyExecutor>(&fault, toolbox.watched_walker));
+    faulty.oracle = toolbox.oracle;
+    return faulty;
+  }
+  return std::nullopt;
+}
+
+Result<SharedRun> run_and_judge(Toolbox& toolbox, const std::string& executor,
+                                const SharedPlan& plan, TaskControl& control) {
+  const Scenario& scenario = plan->plan().scenario;
+  CaseOptions options{.executor = executor, .poison = true};
+  options.measures_items = true;
+  options.keeps_exact = true;
+  const std::optional<Error> refusal = refuse_items(*plan);
+  options.keeps_items = !refusal;
+  if (estimate_flops(scenario, plan->summary()) > kMostJudgedFlops)
+    options.sample_rows = kSampledRows;
+  options.is_cancelled = [&control] { return control.is_stopped.load(); };
+  options.progress = [&control](std::string_view phase, int64_t done, int64_t total) {
+    const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1;
+    control.reach(phase == "run" ? kRunShare * share
+                                 : kRunShare + (kJudgeShare - kRunShare) * share);
+  };
+  CaseOutcome outcome = run_case(toolbox, plan->checked(), options);
+  if (outcome.error) return *outcome.error;
+  auto view = std::make_shared<RunView>(make_run_view(outcome));
+  if (refusal) view->without_steps = to_sentence(*refusal);
+  if (auto error =
+          add_steps(*view, outcome.inputs, *plan, toolbox, control_of(control, kJudgeShare, 1)))
+    return *std::move(error);
+  control.reach(1.0);
+  return SharedRun(std::move(view));
+}
+
+}  // namespace
+
 Runner make_runner(Toolbox& toolbox) {
   return [&toolbox](const std::string& executor, const SharedPlan& plan,
                     TaskControl& control) -> Result<SharedRun> {
-    const Scenario& scenario = plan->plan().scenario;
-    CaseOptions options{.executor = executor, .poison = true};
-    options.measures_items = true;
-    options.keeps_exact = true;
-    const std::optional<Error> refusal = refuse_items(*plan);
-    options.keeps_items = !refusal;
-    if (estimate_flops(scenario, plan->summary()) > kMostJudgedFlops)
-      options.sample_rows = kSampledRows;
-    options.is_cancelled = [&control] { return control.is_stopped.load(); };
-    options.progress = [&control](std::string_view phase, int64_t done, int64_t total) {
-      const double share = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : 1;
-      control.progress =
-          phase == "run" ? kRunShare * share : kRunShare + (kJudgeShare - kRunShare) * share;
-    };
-    CaseOutcome outcome = run_case(toolbox, plan->checked(), options);
-    if (outcome.error) return *outcome.error;
-    auto view = std::make_shared<RunView>(make_run_view(outcome));
-    if (refusal) view->without_steps = to_sentence(*refusal);
-    if (auto error =
-            add_steps(*view, outcome.inputs, *plan, toolbox, control_of(control, kJudgeShare, 1)))
-      return *std::move(error);
-    control.progress = 1.0;
-    return SharedRun(std::move(view));
+    std::optional<Toolbox> faulty = make_faulty_toolbox(toolbox, executor);
+    if (!faulty) return run_and_judge(toolbox, executor, plan, control);
+    Result<SharedRun> run = run_and_judge(*faulty, "", plan, control);
+    if (!run) return run;
+    auto named = std::make_shared<RunView>(*run.value());
+    named->name = fmt::format("{} ({})", kFaultRun, dtype_of(plan->plan().scenario));
+    return SharedRun(std::move(named));
   };
 }
 

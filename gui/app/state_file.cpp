@@ -59,6 +59,7 @@ struct WantedState {
   bool is_enlarged = false, is_cumulative = false, shows_time = false, is_by_step = false,
        is_beside_b = false, shows_ways = false, is_by_rank = false;
   MaskColors mask_colors = MaskColors::classes;
+  Borders borders;
   int64_t focus_rank = 0, other_rank = -1, tensor = 0, lesson = -1, lesson_step = 0;
   Dialog dialog = Dialog::none;
 };
@@ -95,6 +96,20 @@ void read_mask_colors(JsonReader& reader, WantedState& wanted) {
     wanted.mask_colors = *it;
 }
 
+void read_borders(JsonReader& reader, Borders& borders) {
+  std::vector<double> numbers;
+  reader.optional_numbers("borders", numbers);
+  if (numbers.empty()) return;
+  std::array<float, 6> shares{};
+  if (numbers.size() == shares.size())
+    std::transform(numbers.begin(), numbers.end(), shares.begin(),
+                   [](double number) { return static_cast<float>(number); });
+  if (const auto parsed = parse_borders(shares))
+    borders = *parsed;
+  else
+    reader.fail("borders", "are no six shares that leave every view some room");
+}
+
 WantedState read_wanted(JsonReader reader) {
   WantedState wanted;
   int64_t schema = 0;
@@ -124,6 +139,7 @@ WantedState read_wanted(JsonReader reader) {
   reader.optional_boolean("shows_ways", wanted.shows_ways);
   reader.optional_boolean("is_by_rank", wanted.is_by_rank);
   read_mask_colors(reader, wanted);
+  read_borders(reader, wanted.borders);
   reader.boolean("is_by_step", wanted.is_by_step);
   reader.boolean("is_beside_b", wanted.is_beside_b);
   reader.text("dialog", dialog);
@@ -185,6 +201,7 @@ void take_over(AppState& state, WantedState wanted, Document document) {
   state.shows_time = wanted.shows_time;
   state.is_by_rank = wanted.is_by_rank;
   state.mask_colors = wanted.mask_colors;
+  state.borders = wanted.borders;
   state.shows_ways = wanted.shows_ways;
   state.is_by_step = wanted.is_by_step;
   state.is_beside_b = wanted.is_beside_b;
@@ -223,6 +240,7 @@ std::string save_state(const AppState& state) {
   if (state.shows_ways) json["shows_ways"] = true;
   if (state.is_by_rank) json["is_by_rank"] = true;
   if (state.mask_colors != MaskColors::classes) json["mask_colors"] = to_name(state.mask_colors);
+  if (state.borders != Borders{}) json["borders"] = to_numbers(state.borders);
   json["is_by_step"] = state.is_by_step;
   json["is_beside_b"] = state.is_beside_b;
   json["dialog"] = kDialogNames[static_cast<size_t>(state.dialog)];

@@ -6,18 +6,28 @@
 namespace cpscope::gui {
 namespace {
 
-/// Triples of the forward, if every step waits for its busiest rank.
-double critical_path(const PlanIndex& plan) {
-  const PlanSummary& summary = plan.summary();
+/// How long a plan takes, to compare it with others: predicted nanoseconds, or the triples of the
+/// forward, if every step waits for its busiest rank.
+double length_of(const AppState& state, const SharedPlan& plan, bool is_predicted) {
+  if (is_predicted) return static_cast<double>(predicted_run(state, plan)->total_ns);
+  const PlanSummary& summary = plan->summary();
   return summary.critical_path_over_ideal * static_cast<double>(summary.visible_pairs) /
-         plan.num_ranks();
+         plan->num_ranks();
 }
 
-/// Of two compared plans, the one with less to wait for ends earlier on a common scale.
-double find_stretch(const AppState& state, const PlanIndex* plan) {
-  if (state.pinned == nullptr || plan == nullptr || state.plan() == nullptr) return 1;
-  const double own = critical_path(*plan);
-  const double longest = std::max(critical_path(*state.pinned), critical_path(*state.plan()));
+/// Of compared plans, those with less to wait for end earlier on a common scale.
+double find_stretch(const AppState& state, const SharedPlan& plan) {
+  if (state.pinned.empty() || plan == nullptr || state.plan() == nullptr) return 1;
+  std::vector<SharedPlan> plans = state.pinned;
+  plans.push_back(state.document.plan());
+  const bool is_predicted =
+      state.shows_time && std::all_of(plans.begin(), plans.end(), [&](const SharedPlan& each) {
+        return predicted_run(state, each) != nullptr;
+      });
+  double longest = 0;
+  for (const SharedPlan& each : plans)
+    longest = std::max(longest, length_of(state, each, is_predicted));
+  const double own = length_of(state, plan, is_predicted);
   return own > 0 ? std::max(1.0, longest / own) : 1;
 }
 
@@ -44,7 +54,7 @@ ViewInput view_input_of(const AppState& state, ViewKind kind, const SharedPlan& 
   input.is_by_step = state.is_by_step;
   input.is_by_rank = state.is_by_rank;
   input.mask_colors = state.mask_colors;
-  if (kind == ViewKind::timeline) input.stretch = find_stretch(state, plan.get());
+  if (kind == ViewKind::timeline) input.stretch = find_stretch(state, plan);
   const Comparison& comparison = state.comparison;
   if (kind == ViewKind::numbers && state.is_beside_b && comparison.view &&
       comparison.runs.own.get() == input.run_a && comparison.runs.own_plan == plan)
@@ -79,8 +89,8 @@ ViewInput view_input(const AppState& state, ViewKind kind) {
   return input;
 }
 
-ViewInput view_input_pinned(const AppState& state, ViewKind kind) {
-  ViewInput input = view_input_of(state, kind, state.pinned);
+ViewInput view_input_pinned(const AppState& state, ViewKind kind, size_t which) {
+  ViewInput input = view_input_of(state, kind, state.pinned[which]);
   if (input.plan == nullptr) return input;
   const Playhead playhead = clamp_to(*input.plan, state.playhead);
   input.moment = moment_of(*input.plan, playhead);

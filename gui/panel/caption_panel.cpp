@@ -59,6 +59,7 @@ void build_lesson(Ui& ui, const Box& box) {
       name_item(ui, "lesson.ask");
     }
     if (step != nullptr && step->question != nullptr) build_question(ui);
+    if (step != nullptr && step->fault != nullptr) command_button(ui, "lesson.fault");
     ImGui::EndChild();
   }
   end_panel();

@@ -1,10 +1,33 @@
 #include "gui/app/command.h"
 #include "gui/app/copy.h"
 #include "gui/app/document/compare.h"
+#include "gui/app/prediction.h"
 #include "gui/app/ways.h"
+#include "gui/model/axis.h"
+#include "gui/panel/fonts.h"
 #include "gui/panel/panels.h"
 
+#include <cstddef>
+#include <string>
+#include <vector>
+
 namespace cpscope::gui {
+namespace {
+
+/// Of the comparison: the share of its width for the names of plans, and the height of a plan in
+/// logical pixels.
+constexpr float kNamesShare = 0.25F, kRowHeight = 22;
+
+/// A figure and how it differs from the first plan's; in a narrow column only the difference.
+void build_compared_value(Ui& ui, const ComparedValue& value, float width) {
+  const WithFont font(ui, value.is_best ? Face::strong : Face::body, kSmallSize);
+  const std::string both = value.change.empty() ? value.text : value.text + "  " + value.change;
+  const bool fits = value.change.empty() || ImGui::CalcTextSize(both.c_str()).x <= width;
+  show_text(ui, fits ? both : value.change, value.is_best ? Role::accent : Role::text);
+  if (!fits) show_tip(ui, both);
+}
+
+}  // namespace
 
 void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo) {
   Inspection way;
@@ -33,45 +56,50 @@ void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo) {
 
 void build_comparison(Ui& ui, const Box& box) {
   if (begin_panel(ui, "comparison", box, true)) {
-    const AppState& state = ui.state;
-    const SharedPlan pinned = state.pinned;  // keeps the plan alive when the button unpins it
+    AppState& state = ui.state;
+    std::vector<SharedPlan> plans = state.pinned;
+    plans.push_back(state.document.plan());
+    std::vector<ComparedPlan> compared;
+    for (const SharedPlan& plan : plans) {
+      const SharedRun run = predicted_run(state, plan);
+      compared.push_back({plan.get(), run ? run->total_ns : 0});
+    }
+    const std::vector<ComparedFigure> figures = compare_plans(compared);
+    const float room = ImGui::GetContentRegionAvail().x, names = room * kNamesShare;
+    const float width = (room - names) / static_cast<float>(figures.size());
+    const float top = ImGui::GetCursorPosY(), left = ImGui::GetCursorPosX();
+    const WithFont small(ui, Face::body, kSmallSize);
+    const float first_row = top + 2 * ImGui::GetTextLineHeight() + ui.px(8);
     command_button(ui, "compare.unpin");
-    ImGui::SameLine();
-    show_text(ui, "above, pinned: " + describe_plan(*pinned));
-    if (state.plan() != nullptr) {
-      ImGui::SameLine(0, ui.px(24));
-      show_text(ui, "below: " + describe_plan(*state.plan()));
-      if (find_command("compare.numbers")->is_enabled(state)) {
-        ImGui::SameLine(0, ui.px(24));
-        command_button(ui, "compare.numbers",
-                       *state.comparison.view->passed ? "Numbers agree within their tolerance"
-                                                      : "! Numbers differ: where?");
-      }
-      const auto figures = compare_plans(*pinned, *state.plan());
-      const float width = ImGui::GetContentRegionAvail().x / static_cast<float>(figures.size());
-      const float first_line = ImGui::GetCursorPosY();
+    if (find_command("compare.numbers")->is_enabled(state)) {
+      ImGui::SameLine();
+      command_button(ui, "compare.numbers",
+                     *state.comparison.view->passed ? "Numbers agree" : "! Numbers differ");
+    }
+    for (size_t row = 0; row < plans.size(); ++row) {
+      const float at = first_row + ui.px(kRowHeight) * static_cast<float>(row);
+      ImGui::SetCursorPos({left, at});
+      const bool is_pinned = row + 1 < plans.size();
+      if (is_pinned && named_button(ui, "comparison/unpin/" + std::to_string(row), "x"))
+        state.pinned.erase(state.pinned.begin() + static_cast<std::ptrdiff_t>(row));
+      if (is_pinned) show_tip(ui, "Unpins this plan");
+      ImGui::SetCursorPos({left + ui.px(24), at});
+      const std::string words =
+          "plan " + std::to_string(row + 1) + ": " + describe_plan(*plans[row]);
+      show_text(ui, fit_text(text_width_of(ui.fonts), words, kSmallSize, Face::body,
+                             names / ui.scale() - 30));
+      show_tip(ui, words);
       for (size_t n = 0; n < figures.size(); ++n) {
-        if (n > 0) ImGui::SameLine(ui.px(10) + width * static_cast<float>(n));
-        ImGui::BeginGroup();
-        const ComparedFigure& figure = figures[n];
-        {
-          const WithFont font(ui, Face::body, kSmallSize);
-          ImGui::PushTextWrapPos(ImGui::GetCursorPosX() + width - ui.px(8));
-          show_text(ui, figure.name, Role::faint_text);
-          ImGui::PopTextWrapPos();
-          // All figures are on one line, however long their names are.
-          ImGui::SetCursorPosY(first_line + 2 * ImGui::GetTextLineHeight() + ui.px(2));
-        }
-        const auto show = [&](const std::string& text, bool is_better) {
-          const WithFont font(ui, is_better ? Face::strong : Face::body, kTextSize);
-          show_text(ui, text, is_better ? Role::accent : Role::text);
-        };
-        show(figure.first, figure.better < 0);
-        show(figure.second, figure.better > 0);
-        show(figure.change, false);
-        name_item(ui, "comparison/" + std::to_string(n));
-        ImGui::EndGroup();
+        ImGui::SetCursorPos({left + names + width * static_cast<float>(n), at});
+        build_compared_value(ui, figures[n].values[row], width - ui.px(6));
+        name_item(ui, "comparison/" + std::to_string(row) + "/" + std::to_string(n));
       }
+    }
+    for (size_t n = 0; n < figures.size(); ++n) {
+      ImGui::SetCursorPos({left + names + width * static_cast<float>(n), top});
+      ImGui::PushTextWrapPos(ImGui::GetCursorPosX() + width - ui.px(6));
+      show_text(ui, figures[n].name, Role::faint_text);
+      ImGui::PopTextWrapPos();
     }
   }
   end_panel();

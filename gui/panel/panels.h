@@ -30,7 +30,7 @@ void build_transport(Ui& ui, const Box& box);
 void build_editor(Ui& ui, const Box& box, TypedText& typed);
 /// Text and figures about the selection.
 void build_inspector(Ui& ui, const Box& box, InspectionMemo& memo);
-/// Figures of the pinned plan and of this one, for comparison.
+/// Figures of the pinned plans and of this one, for comparison.
 void build_comparison(Ui& ui, const Box& box);
 /// What happens at the moment and why.
 void build_caption(Ui& ui, const Box& box, CaptionMemo& memo);

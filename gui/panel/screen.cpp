@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <utility>
 
 namespace cpscope::gui {
@@ -17,16 +18,19 @@ namespace {
 
 constexpr float kTransportHeight = 44, kCaptionHeight = 98, kLessonHeight = 120, kSideWidth = 292;
 constexpr float kQuestionHeight = 24;  // more than for a page without a question
-constexpr float kComparisonHeight = 128;
-/// The views shown when two plans are compared, and the right end of each column.
-constexpr std::pair<ViewKind, float> kPinnedColumns[] = {{ViewKind::layout, 0.34f},
-                                                         {ViewKind::mask, 0.58f},
-                                                         {ViewKind::timeline, 0.82f},
-                                                         {ViewKind::balance, 1.0f}};
+constexpr float kComparisonHeight = 54, kComparedPlanHeight = 22, kLowRow = 170;
+/// The views shown when two plans are compared, or more, and the right end of each column.
+constexpr std::pair<ViewKind, float> kColumnsOfTwo[] = {{ViewKind::layout, 0.34f},
+                                                        {ViewKind::mask, 0.58f},
+                                                        {ViewKind::timeline, 0.82f},
+                                                        {ViewKind::balance, 1.0f}};
+constexpr std::pair<ViewKind, float> kColumnsOfMore[] = {{ViewKind::layout, 0.36f},
+                                                         {ViewKind::timeline, 1.0f}};
 /// The boxes of the panels, in screen pixels.
 struct Places {
   Box transport, tabs, editor, inspector, lesson, caption, comparison, ways;
-  std::array<Box, kViewKinds.size()> views{}, pinned{};
+  std::array<Box, kViewKinds.size()> views{};
+  std::array<std::array<Box, kViewKinds.size()>, kMostPinned> pinned{};
   Box area;                    // of all views, where borders can be moved
   bool has_all_views = false;  // beside each other
 };
@@ -83,11 +87,12 @@ Places place_panels(const Ui& ui, Size display, float top) {
   places.transport = {0, top, display.width, top + ui.px(kTransportHeight)};
   const LessonStep* page = current_step(ui.state);
   const bool has_question = page != nullptr && page->question != nullptr;
-  // The caption would tell the answer to a question.
-  const float caption = display.height - (has_question ? 0 : ui.px(kCaptionHeight));
+  // The caption would tell the answer to a question, and takes the room of a row of several plans.
+  const bool has_caption = !has_question && ui.state.pinned.size() < 2;
+  const float caption = display.height - (has_caption ? ui.px(kCaptionHeight) : 0);
   const float lesson =
       caption - (has_lesson ? ui.px(kLessonHeight + (has_question ? kQuestionHeight : 0)) : 0);
-  if (!has_question) places.caption = {0, caption, display.width, display.height};
+  if (has_caption) places.caption = {0, caption, display.width, display.height};
   if (has_lesson) places.lesson = {0, lesson, display.width, caption};
   const Box body{0, places.transport.y1, display.width, lesson};
   const float divide = std::round(body.y0 + body.height() * 0.64f);
@@ -106,15 +111,25 @@ Places place_panels(const Ui& ui, Size display, float top) {
     set(*ui.state.focus_view, area);
     return places;
   }
-  if (ui.state.pinned) {
-    const float middle = std::round((area.y0 + area.y1) / 2), half = ui.px(kComparisonHeight / 2);
-    places.comparison = {area.x0, middle - half, area.x1, middle + half};
-    const Box above{area.x0, area.y0, area.x1, middle - half};
-    const Box below{area.x0, middle + half, area.x1, area.y1};
+  if (const size_t pinned = ui.state.pinned.size(); pinned > 0) {
+    const auto rows = static_cast<float>(pinned + 1);
+    const float table = area.y1 - ui.px(kComparisonHeight + kComparedPlanHeight * rows);
+    places.comparison = {area.x0, table, area.x1, area.y1};
+    const Box plans{area.x0, area.y0, area.x1, table};
+    std::span<const std::pair<ViewKind, float>> columns(kColumnsOfTwo);
+    if (pinned > 1) columns = kColumnsOfMore;
+    // Low rows have room for the steps alone.
+    if (pinned > 1 && plans.height() / rows < ui.px(kLowRow)) columns = columns.last(1);
     float left = 0;
-    for (const auto& [kind, right] : kPinnedColumns) {
-      places.pinned[static_cast<size_t>(kind)] = cut(above, left, right, 0, 1);
-      set(kind, cut(below, left, right, 0, 1));
+    for (const auto& [kind, right] : columns) {
+      for (size_t row = 0; row <= pinned; ++row) {
+        const Box box = cut(plans, left, right, static_cast<float>(row) / rows,
+                            static_cast<float>(row + 1) / rows);
+        if (row < pinned)
+          places.pinned[row][static_cast<size_t>(kind)] = box;
+        else
+          set(kind, box);
+      }
       left = right;
     }
     return places;
@@ -143,15 +158,29 @@ void place_keys(Ui& ui, KeyArea& last) {
 
 }  // namespace
 
+/// The views of one pinned plan, and what is lit in them.
+struct PinnedParts {
+  explicit PinnedParts(size_t which)
+      : views{ViewPanel(ViewKind::layout, which),  ViewPanel(ViewKind::mask, which),
+              ViewPanel(ViewKind::traffic, which), ViewPanel(ViewKind::timeline, which),
+              ViewPanel(ViewKind::numbers, which), ViewPanel(ViewKind::balance, which)} {}
+
+  std::array<ViewPanel, kViewKinds.size()> views;
+  ProjectionMemo selected, hovered;
+
+  bool is_waiting() const {
+    return selected.is_waiting() || hovered.is_waiting() ||
+           std::any_of(views.begin(), views.end(),
+                       [](const ViewPanel& view) { return view.is_waiting(); });
+  }
+};
+
 struct Screen::Parts {
   bool in_background = false;
   std::array<ViewPanel, kViewKinds.size()> views = {
       ViewPanel(ViewKind::layout),   ViewPanel(ViewKind::mask),    ViewPanel(ViewKind::traffic),
       ViewPanel(ViewKind::timeline), ViewPanel(ViewKind::numbers), ViewPanel(ViewKind::balance)};
-  std::array<ViewPanel, kViewKinds.size()> pinned = {
-      ViewPanel(ViewKind::layout, true),  ViewPanel(ViewKind::mask, true),
-      ViewPanel(ViewKind::traffic, true), ViewPanel(ViewKind::timeline, true),
-      ViewPanel(ViewKind::numbers, true), ViewPanel(ViewKind::balance, true)};
+  std::array<PinnedParts, kMostPinned> pinned = {PinnedParts(0), PinnedParts(1), PinnedParts(2)};
   WaysPanel ways;
   HitMap hits;
   TypedText typed;
@@ -160,15 +189,15 @@ struct Screen::Parts {
   KeyArea key_area = KeyArea::views;  // of the last frame
   InspectionMemo inspection;
   CaptionMemo caption;
-  ProjectionMemo selected, hovered, pinned_selected, pinned_hovered;
+  ProjectionMemo selected, hovered;
   Target last_hovered;
 
   bool is_waiting() const {
     const auto is_view_waiting = [](const ViewPanel& view) { return view.is_waiting(); };
     return inspection.is_waiting() || selected.is_waiting() || hovered.is_waiting() ||
-           pinned_selected.is_waiting() || pinned_hovered.is_waiting() ||
            std::any_of(views.begin(), views.end(), is_view_waiting) ||
-           std::any_of(pinned.begin(), pinned.end(), is_view_waiting);
+           std::any_of(pinned.begin(), pinned.end(),
+                       [](const PinnedParts& parts) { return parts.is_waiting(); });
   }
   int32_t unsettled = 3;  // frames left until sizes and hovers of the last frame are stable
 };
@@ -218,13 +247,16 @@ void Screen::build(AppState& state, const Fonts& fonts, Textures& textures, doub
     const Box& box = places.views[static_cast<size_t>(kind)];
     if (box.width() > 0) parts_->views[static_cast<size_t>(kind)].build(ui, lit, box);
   }
-  if (state.pinned && places.comparison.width() > 0) {
-    const LitTargets pinned_lit{
-        parts_->pinned_selected.find(state.pinned, state.selected(), ui.in_background),
-        parts_->pinned_hovered.find(state.pinned, state.hovered, ui.in_background)};
-    for (const ViewKind kind : kViewKinds) {
-      const Box& box = places.pinned[static_cast<size_t>(kind)];
-      if (box.width() > 0) parts_->pinned[static_cast<size_t>(kind)].build(ui, pinned_lit, box);
+  if (places.comparison.width() > 0) {
+    for (size_t which = 0; which < state.pinned.size(); ++which) {
+      PinnedParts& pinned = parts_->pinned[which];
+      const SharedPlan& plan = state.pinned[which];
+      const LitTargets pinned_lit{pinned.selected.find(plan, state.selected(), ui.in_background),
+                                  pinned.hovered.find(plan, state.hovered, ui.in_background)};
+      for (const ViewKind kind : kViewKinds) {
+        const Box& box = places.pinned[which][static_cast<size_t>(kind)];
+        if (box.width() > 0) pinned.views[static_cast<size_t>(kind)].build(ui, pinned_lit, box);
+      }
     }
     build_comparison(ui, places.comparison);
   }

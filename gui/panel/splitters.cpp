@@ -64,7 +64,7 @@ void build_handle(Ui& ui, const Border& border, const Box& area) {
 }  // namespace
 
 void build_splitters(Ui& ui, const Box& area, bool has_views) {
-  constexpr float kLeast = 0.12f;
+  constexpr float kLeast = Borders::kLeast;
   const Borders& now = ui.state.borders;
   const Box whole{0, area.y0, ImGui::GetIO().DisplaySize.x, area.y1};
   build_handle(ui, {"side", &Borders::side, true, 0.1f, 0.5f, 0, 1, area.x0 / whole.width()},

@@ -26,11 +26,16 @@ void add_switch(std::vector<HeadingButton>& buttons, std::string_view command,
   buttons.push_back({name + "/on", on, is_on, tip});
 }
 
+bool is_of_fault(const RunView& run) { return run.name.starts_with(kFaultRun); }
+
 /// What the run of the shown plan is compared with.
 std::string other_run_name(const AppState& state) {
   const ComparedRuns runs = compared_runs(state);
   if (runs.own_plan != runs.other_plan)
-    return runs.other_plan == state.pinned ? "Pinned" : "Other plan";
+    return std::find(state.pinned.begin(), state.pinned.end(), runs.other_plan) !=
+                   state.pinned.end()
+               ? "Pinned"
+               : "Other plan";
   return "B";
 }
 
@@ -40,6 +45,9 @@ std::vector<HeadingButton> buttons_of(const AppState& state, ViewKind kind) {
   std::vector<HeadingButton> buttons;
   if (kind == ViewKind::numbers && (state.run_a || state.run_b)) {
     add_switch(buttons, "numbers.step", "numbers/of", "Answer", "Step", state.is_by_step);
+    if (state.run_a && state.run_b && (is_of_fault(*state.run_a) || is_of_fault(*state.run_b)))
+      add_switch(buttons, "run.swap", "numbers/fault", "With the fault", "Right",
+                 !is_of_fault(*state.run_a));
     if (find_command("numbers.beside")->is_enabled(state))
       add_switch(buttons, "numbers.beside", "numbers/beside", "Oracle", other_run_name(state),
                  state.is_beside_b);

@@ -165,6 +165,8 @@ SharedRun keep_alive(const AppState& state, const RunView* run) {
   for (const SharedRun& owner :
        {state.run_a, state.run_b, state.comparison.view, state.prediction.run})
     if (run != nullptr && owner.get() == run) return owner;
+  for (const auto& [plan, owner] : state.prediction.pinned)
+    if (run != nullptr && owner.get() == run) return owner;
   return nullptr;
 }
 
@@ -185,11 +187,11 @@ std::string tip_at(const View& view, Point at) {
 }
 
 const SharedPlan& ViewPanel::plan(const AppState& state) const {
-  return is_pinned_ ? state.pinned : state.document.plan();
+  return pinned_ ? state.pinned[*pinned_] : state.document.plan();
 }
 
 ViewInput ViewPanel::input(const AppState& state) const {
-  return is_pinned_ ? view_input_pinned(state, kind_) : view_input(state, kind_);
+  return pinned_ ? view_input_pinned(state, kind_, *pinned_) : view_input(state, kind_);
 }
 
 void ViewPanel::refresh(Ui& ui, const LitTargets& lit, Size size) {
@@ -346,7 +348,7 @@ void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
     show_tip(ui, tip_at(view_, at));
     if (io.MouseWheel != 0) zoom_at(ui, at, size, io.MouseWheel);
     if (ImGui::IsMouseDoubleClicked(0) && !seek_tile(ui, input)) ui.state.camera(kind_) = Camera{};
-    if (ImGui::IsMouseReleased(1) && !is_pinned_) {
+    if (ImGui::IsMouseReleased(1) && !pinned_) {
       ui.state.focus_view = kind_;
       if (!std::holds_alternative<Nothing>(ui.hovered)) {
         // This says what is copied; it is no answer to a question.
@@ -363,7 +365,7 @@ void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
     grabbed_ = ui.state.camera(kind_);
     is_held_ = true;
     is_dragged_ = is_carried_ = false;
-    chunk_ = kind_ == ViewKind::layout && !is_pinned_ ? chunk_at(view_, at) : std::nullopt;
+    chunk_ = kind_ == ViewKind::layout && !pinned_ ? chunk_at(view_, at) : std::nullopt;
   }
   if (is_held_ && ImGui::IsItemActive()) {
     drag(ui, size);
@@ -392,7 +394,7 @@ void ViewPanel::answer_mouse(Ui& ui, Point origin, Size size) {
 }
 
 bool ViewPanel::is_stale(const AppState& state) const {
-  return !is_pinned_ && plan(state) != nullptr && state.document.refusal().has_value();
+  return !pinned_ && plan(state) != nullptr && state.document.refusal().has_value();
 }
 
 namespace {
@@ -439,7 +441,7 @@ void ViewPanel::show_picture(Ui& ui, const LitTargets& lit, const Box& box,
   } else {
     refresh(ui, lit, size);
     answer_mouse(ui, origin, size);
-    if (!is_pinned_) build_context_menu(ui);
+    if (!pinned_) build_context_menu(ui);
   }
   ImDrawList* list = ImGui::GetWindowDrawList();
   list->PushClipRect({origin.x, origin.y}, {box.x1, box.y1}, true);
@@ -450,22 +452,27 @@ void ViewPanel::show_picture(Ui& ui, const LitTargets& lit, const Box& box,
 }
 
 void ViewPanel::build(Ui& ui, const LitTargets& lit, const Box& box) {
-  const std::string name = (is_pinned_ ? "pinned/" : "") + std::string(to_name(kind_));
+  const std::string name =
+      (pinned_ ? "pinned/" + std::to_string(*pinned_) + "/" : "") + std::string(to_name(kind_));
   if (begin_panel(ui, name.c_str(), box)) {
     const Heading heading = heading_of(kind_);
     std::vector<HeadingButton> buttons =
-        is_pinned_ ? std::vector<HeadingButton>{} : buttons_of(ui.state, kind_);
+        pinned_ ? std::vector<HeadingButton>{} : buttons_of(ui.state, kind_);
     // Where they do not fit beside the title, the last ones are in the menu View alone.
     const float room =
         ImGui::GetContentRegionAvail().x -
         ImGui::CalcTextSize(heading.title.data(), heading.title.data() + heading.title.size()).x -
         ui.px(12);
     while (!buttons.empty() && width_of(buttons) > room) buttons.pop_back();
-    panel_heading(ui, heading.title, is_pinned_ ? "of the pinned plan" : heading.question,
+    const std::string of_plan =
+        ui.state.pinned.empty()
+            ? ""
+            : "of plan " + std::to_string(pinned_.value_or(ui.state.pinned.size()) + 1);
+    panel_heading(ui, heading.title, of_plan.empty() ? heading.question : of_plan,
                   width_of(buttons));
     build_heading_buttons(ui, buttons);
     show_picture(ui, lit, box, name);
-    if (ui.state.focus_view == kind_ && !is_pinned_) {
+    if (ui.state.focus_view == kind_ && !pinned_) {
       // The panel's own clipping would leave a hairline of it.
       ImDrawList* list = ImGui::GetWindowDrawList();
       list->PushClipRectFullScreen();

@@ -38,8 +38,9 @@ struct LitTargets {
 /// One view and its mouse interaction.
 class ViewPanel {
  public:
-  /// `is_pinned`: shows the pinned plan instead of the document's.
-  explicit ViewPanel(ViewKind kind, bool is_pinned = false) : kind_(kind), is_pinned_(is_pinned) {}
+  /// `pinned`: shows this pinned plan instead of the document's.
+  explicit ViewPanel(ViewKind kind, std::optional<size_t> pinned = std::nullopt)
+      : kind_(kind), pinned_(pinned) {}
 
   /// Builds the whole panel: heading, picture, mouse interaction.
   void build(Ui& ui, const LitTargets& lit, const Box& box);
@@ -68,7 +69,7 @@ class ViewPanel {
   void carry_chunk(Ui& ui, Point at);
 
   ViewKind kind_;
-  bool is_pinned_;
+  std::optional<size_t> pinned_;
   std::optional<ViewKey> key_;
   std::shared_ptr<const Layout> first_;  // the layout that is shown before there is a plan
   View view_;

@@ -1,10 +1,12 @@
-// The window as a web page: one thread, only embedded files, WebGL 2. The frame is the same as on a
-// desktop.
+// The window as a web page: one thread for the frames and a worker for runs, only embedded files,
+// WebGL 2. The frame is the same as on a desktop.
 #include "gui/web/web_page.h"
 
 #include "gui/app/document/background.h"
 #include "gui/app/lesson.h"
 #include "gui/app/question.h"
+#include "gui/app/run_bytes.h"
+#include "gui/app/run_views.h"
 #include "gui/panel/fonts.h"
 #include "gui/panel/imgui_compat.h"
 #include "gui/panel/narrow_panel.h"
@@ -15,13 +17,18 @@
 #include "gui/window/services.h"
 #include "gui/window/view_file.h"
 #include "sim/base/whole_file.h"
+#include "sim/plan/document/load_plan.h"
+#include "sim/plan/document/plan_document.h"
 #include "sim/run/grade/case.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <deque>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -42,6 +49,13 @@ EM_JS(double, page_height, (), { return window.innerHeight; });
 EM_JS(double, page_scale, (), { return window.devicePixelRatio || 1; });
 EM_JS(void, hand_over_file, (const char* path), { Module.handOverFile(UTF8ToString(path)); });
 EM_JS(void, hand_over_picture, (const char* name), { Module.handOverPicture(UTF8ToString(name)); });
+EM_JS(int, begin_work, (const char* executor, const char* record),
+      { return Module.beginWork(UTF8ToString(executor), UTF8ToString(record)); });
+EM_JS(double, work_progress, (), { return Module.work ? Module.work.progress : 0; });
+EM_JS(int, is_work_done, (), { return Module.work && Module.work.isDone ? 1 : 0; });
+EM_JS(void, end_work, (int number), { Module.endWork(number); });
+// The same in a worker.
+EM_JS(void, report_progress, (double share), { postMessage({progress : share}); });
 
 namespace cpscope::gui {
 namespace {
@@ -50,11 +64,15 @@ namespace fs = std::filesystem;
 
 /// Number of frames after an event, so that its effects settle.
 constexpr int kAwakeFrames = 4;
+/// Seconds from frame to frame while a worker runs and nothing else happens.
+constexpr double kWaitingFrame = 0.2;
 /// Files written here become downloads.
 constexpr const char* kDownloads = "/downloads";
-/// A page has one thread and does not respond while it works: longer runs than this, about ten
-/// seconds, are rejected.
-constexpr double kMostFlops = 8e9;
+/// Longer runs than this, about half an hour, are rejected.
+constexpr double kMostFlops = 1e12;
+/// Where a worker finds its plan and leaves its result; the page has them at the same places.
+constexpr const char* kWorkPlan = "/job/plan.json";
+constexpr const char* kWorkResult = "/job/result";
 
 class Page {
  public:
@@ -77,6 +95,7 @@ class Page {
   int width_ = 0, height_ = 0, awake_ = kAwakeFrames;
   float scale_ = 0;
   int64_t frames_ = 0;
+  double painted_s_ = 0;  // glfwGetTime() of the last frame
   GlfwKeys keys_;
   AppState state_;
   Fonts fonts_;
@@ -90,20 +109,66 @@ Page& page() {
   return the_page;
 }
 
-/// Rejects runs that would take too long in a page.
-Runner refuse_long(Runner runner) {
-  return [runner = std::move(runner)](const std::string& executor, const SharedPlan& plan,
-                                      TaskControl& control) -> Result<SharedRun> {
-    const double flops = estimate_flops(plan->plan().scenario, plan->summary());
-    if (flops > kMostFlops)
-      return make_error(
-          ErrorKind::unavailable,
-          fmt::format("This run is too long for a page: about {:.0f} Gflop, and a page carries out "
-                      "up to {:.0f}",
-                      flops * 1e-9, kMostFlops * 1e-9),
-          "take fewer tokens or heads; or save the scenario, use `cpscope run FILE --record "
-          "OUT.safetensors` and drop the record here");
-    return runner(executor, plan, control);
+/// Why a run would take too long in a page; nothing when it would not.
+std::optional<Error> refuse_long(const PlanIndex& plan) {
+  const double flops = estimate_flops(plan.plan().scenario, plan.summary());
+  if (flops <= kMostFlops) return std::nullopt;
+  return make_error(
+      ErrorKind::unavailable,
+      fmt::format("This run is too long for a page: about {:.0f} Gflop, and a page carries out up "
+                  "to {:.0f}",
+                  flops * 1e-9, kMostFlops * 1e-9),
+      "take fewer tokens or heads; or save the scenario, use `cpscope run FILE --record "
+      "OUT.safetensors` and drop the record here");
+}
+
+/// Ends the worker with the last one that waits for it.
+struct WorkerHold {
+  explicit WorkerHold(int number) : number_(number) {}
+  WorkerHold(const WorkerHold&) = delete;
+  WorkerHold& operator=(const WorkerHold&) = delete;
+  ~WorkerHold() { end_work(number_); }
+
+ private:
+  int number_;
+};
+
+/// The bytes that the worker left; empty when it ended without a result.
+std::string take_work_result() {
+  std::ifstream file(kWorkResult, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  file.close();
+  std::error_code ignored;
+  fs::remove(kWorkResult, ignored);
+  return bytes;
+}
+
+/// Starts a worker and returns what waits for its result.
+Task<Result<SharedRun>>::Poll run_in_worker(const RunOrder& order) {
+  using Taken = std::unique_ptr<Result<SharedRun>>;
+  std::optional<Error> refusal;
+  if (!order.executor.empty()) refusal = refuse_long(*order.plan);
+  if (!refusal) {
+    const auto written = write_whole_file(
+        kWorkPlan, [&](std::ostream& out) { write_plan_document(order.plan->plan(), out); },
+        "the plan for the worker");
+    if (!written) refusal = written.error();
+  }
+  if (refusal)
+    return
+        [refusal](TaskControl&) -> Taken { return std::make_unique<Result<SharedRun>>(*refusal); };
+  const auto hold =
+      std::make_shared<WorkerHold>(begin_work(order.executor.c_str(), order.record.c_str()));
+  return [hold](TaskControl& control) -> Taken {
+    control.reach(work_progress());
+    if (is_work_done() == 0) return nullptr;
+    const std::string bytes = take_work_result();
+    return std::make_unique<Result<SharedRun>>(
+        bytes.empty() ? make_error(ErrorKind::unavailable,
+                                   "The browser ended the run: it may need more than the 4 GiB of "
+                                   "memory of a page, or the browser starts no worker",
+                                   "take fewer tokens or heads")
+                      : read_run_bytes(bytes));
   };
 }
 
@@ -127,7 +192,7 @@ bool Page::open(Toolbox& toolbox) {
   textures_ = std::make_unique<Textures>(make_gl_device());
   plug_in(state_, toolbox);
   state_.services.is_page = true;
-  state_.services.run = refuse_long(state_.services.run);
+  state_.services.run_elsewhere = run_in_worker;
   std::error_code ignored;
   fs::create_directory(kDownloads, ignored);
   fs::current_path(kDownloads, ignored);
@@ -210,6 +275,11 @@ void Page::hand_over() {
 void Page::frame() {
   fit();
   if (is_at_rest()) return;
+  // The worker needs the processor more than a bar of progress does.
+  const bool is_waiting = state_.job.task.is_running() && awake_ == 0 && dropped_.empty() &&
+                          !state_.player.is_playing && !state_.document.is_planning();
+  if (is_waiting && glfwGetTime() < painted_s_ + kWaitingFrame) return;
+  painted_s_ = glfwGetTime();
   // Carries out the work that the last frame began, after that frame has shown its start.
   carry_out_posted();
   awake_ = std::max(0, awake_ - 1);
@@ -370,6 +440,24 @@ EMSCRIPTEN_KEEPALIVE double cpscope_frames() {
 }
 
 namespace cpscope::gui {
+
+void work_for_page(Toolbox& toolbox, const std::string& executor, const std::string& given) {
+  const Result<LoadedScenario> loaded = load_scenario_or_plan(kWorkPlan);
+  Result<SharedRun> run = loaded ? Result<SharedRun>(SharedRun()) : loaded.error();
+  if (loaded) {
+    const auto plan = std::make_shared<const PlanIndex>(*loaded.value().plan);
+    TaskControl control;
+    // Whole percents are enough, and messages are not free.
+    control.reported = [last = -1](double share) mutable {
+      const int percent = static_cast<int>(100 * share);
+      if (percent != std::exchange(last, percent)) report_progress(share);
+    };
+    run = executor.empty() ? make_record_reader(toolbox)(given, plan, control)
+                           : make_runner(toolbox)(executor, plan, control);
+  }
+  const std::string bytes = write_run_bytes(run);
+  std::ofstream(kWorkResult, std::ios::binary).write(bytes.data(), std::ssize(bytes));
+}
 
 int open_page(Toolbox& toolbox) {
   if (!page().open(toolbox)) {

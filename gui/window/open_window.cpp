@@ -115,8 +115,11 @@ int show(AppState& state, const WindowRequest& request, Size size) {
     // What the user asks for now wins.
     if (request.size.empty()) size = remembered->size;
     if (request.theme.empty() && request.state_path.empty()) state.theme = remembered->theme;
+    if (request.state_path.empty()) state.borders = remembered->borders;
   }
-  const auto remember = [&](Size last) { write_remembered(path, {last, state.theme}); };
+  const auto remember = [&](Size last) {
+    write_remembered(path, {last, state.theme, state.borders});
+  };
   const auto error = show_window(state, {.size = size,
                                          .scale = static_cast<float>(request.scale),
                                          .frames = request.frames,

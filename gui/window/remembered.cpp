@@ -2,11 +2,13 @@
 
 #include "sim/base/whole_file.h"
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace cpscope::gui {
 namespace {
@@ -36,6 +38,14 @@ std::optional<Remembered> read_remembered(const std::string& path) {
       !is_side(read.size.height))
     return std::nullopt;
   read.theme = *named;
+  // Files of earlier versions end here.
+  std::string borders;
+  if (!(file >> borders)) return read;
+  std::array<float, 6> shares{};
+  for (float& share : shares) file >> share;
+  const std::optional<Borders> parsed = parse_borders(shares);
+  if (borders != "borders" || !file || !parsed) return std::nullopt;
+  read.borders = *parsed;
   return read;
 }
 
@@ -45,8 +55,9 @@ bool write_remembered(const std::string& path, const Remembered& remembered) {
   std::error_code failed;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), failed);
   if (failed) return false;
-  const std::string text = fmt::format("size {:.0f} {:.0f}\ntheme {}\n", remembered.size.width,
-                                       remembered.size.height, to_name(remembered.theme));
+  const std::string text = fmt::format(
+      "size {:.0f} {:.0f}\ntheme {}\nborders {}\n", remembered.size.width, remembered.size.height,
+      to_name(remembered.theme), fmt::join(to_numbers(remembered.borders), " "));
   return write_whole_file(path, text, "the window's size").ok();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "gui/app/app_state.h"
 #include "gui/draw/drawing.h"
 #include "gui/draw/theme.h"
 
@@ -12,6 +13,7 @@ namespace cpscope::gui {
 struct Remembered {
   Size size{1600, 1000};  // logical pixels
   ThemeName theme = ThemeName::dark;
+  Borders borders;
 };
 
 /// The file of this user: cpscope/window below XDG_STATE_HOME or ~/.local/state; empty where there

@@ -7,9 +7,11 @@
 #include "gui/draw/glyph_widths.h"
 #include "gui/draw/svg_file.h"
 #include "gui/window/animation_order.h"
+#include "gui/window/handout.h"
 #include "gui/window/picture.h"
 #include "gui/window/picture_size.h"
 #include "gui/window/seek.h"
+#include "gui/window/services.h"
 #include "sim/base/version.h"
 #include "sim/clock/trace_match.h"
 #include "sim/documents/json_text.h"
@@ -113,19 +115,25 @@ std::optional<Error> understand_animation(const RenderRequest& request, Order& o
 
 Result<Order> understand(const RenderRequest& request) {
   Order order;
+  if (!request.lesson && request.scenario_path.empty()) return make_bad_input("FILE is required");
+  if (!request.lesson && request.view.empty()) return make_bad_input("--view is required");
   const std::optional<FileKind> file = file_kind_of(request.out_path, request.is_animated);
   if (!file) {
     return make_bad_input("--out names no kind of picture: " + request.out_path,
                           "end it in .png or .svg");
   }
   order.file = *file;
-  Result<std::vector<ViewKind>> views = parse_views(request.view);
-  if (!views) return views.error();
-  order.views = std::move(views).value();
+  if (!request.lesson) {
+    Result<std::vector<ViewKind>> views = parse_views(request.view);
+    if (!views) return views.error();
+    order.views = std::move(views).value();
+  }
   const std::optional<ThemeName> theme = parse_theme(request.theme);
   if (!theme) return make_bad_input("--theme: no theme has this name: " + request.theme, "");
   order.theme = *theme;
-  order.size = order.views.empty() ? natural_poster_size() : natural_size(order.views);
+  order.size = request.lesson        ? kHandoutSize
+               : order.views.empty() ? natural_poster_size()
+                                     : natural_size(order.views);
   order.scale = static_cast<float>(request.scale);
   if (request.size.empty()) {
     if (auto error = check_size(order.size, request.scale)) return *error;
@@ -329,23 +337,63 @@ Result<Written> write_frames(const RenderRequest& request, const Order& order, A
                  animation.writer.duration_ms()};
 }
 
-Result<Written> write_pixels(const RenderRequest& request, const Order& order, AppState& state,
-                             const std::function<Picture(const TextWidth&)>& compose) {
-  const FontChoice fonts =
-      request.fonts == "packages" ? FontChoice::packages : FontChoice::built_in;
-  if (request.is_animated) return write_frames(request, order, state, compose, fonts);
+FontChoice fonts_of(const RenderRequest& request) {
+  return request.fonts == "packages" ? FontChoice::packages : FontChoice::built_in;
+}
+
+Result<Written> write_painted(
+    const RenderRequest& request, const Order& order,
+    const std::function<Picture(const TextWidth&)>& compose,
+    const std::function<std::vector<PngText>(const Picture&)>& describe_picture) {
   const PaintedPicture painted =
-      paint_picture(compose, order.size, order.theme, fonts, order.scale);
+      paint_picture(compose, order.size, order.theme, fonts_of(request), order.scale);
   if (!painted.missing_fonts.empty()) std::cerr << "cpscope: " << painted.missing_fonts << '\n';
   const Result<size_t> bytes =
-      write_png(request.out_path, painted.image,
-                describe_file(request, order, state, painted.picture.title, painted.picture.alt));
+      write_png(request.out_path, painted.image, describe_picture(painted.picture));
   if (!bytes) return bytes.error();
   return Written{
       {static_cast<float>(painted.image.width), static_cast<float>(painted.image.height)},
       bytes.value()};
 }
+
+Result<Written> write_pixels(const RenderRequest& request, const Order& order, AppState& state,
+                             const std::function<Picture(const TextWidth&)>& compose) {
+  if (request.is_animated) return write_frames(request, order, state, compose, fonts_of(request));
+  return write_painted(request, order, compose, [&](const Picture& picture) {
+    return describe_file(request, order, state, picture.title, picture.alt);
+  });
+}
 #endif
+
+Result<Written> write_drawing(const RenderRequest& request, const Order& order,
+                              const Picture& picture) {
+  const SvgPage page{picture.size, theme_of(order.theme).of(Role::background), picture.title,
+                     picture.alt};
+  const Result<size_t> bytes = write_svg(request.out_path, picture.drawing, page);
+  if (!bytes) return bytes.error();
+  return Written{picture.size, bytes.value()};
+}
+
+Result<Written> write_handout(const RenderRequest& request, const Order& order, Toolbox& toolbox) {
+  AppState state;
+  state.theme = order.theme;
+  plug_in(state, toolbox);
+  const HandoutOrder handout{static_cast<int32_t>(*request.lesson - 1), request.has_answers,
+                             "cpscope " + program_version()};
+  if (auto error = refuse_handout(state, handout)) return *error;
+  const auto compose = [&](const TextWidth& text_width) {
+    return draw_handout(state, handout, text_width);
+  };
+#ifdef CPSCOPE_HAS_IMGUI
+  if (order.file == FileKind::png)
+    return write_painted(request, order, compose, [](const Picture& picture) {
+      return std::vector<PngText>{{"Title", picture.title},
+                                  {"Description", picture.alt},
+                                  {"Software", "cpscope " + program_version()}};
+    });
+#endif
+  return write_drawing(request, order, compose(TextWidth(estimate_width)));
+}
 
 Result<Written> write_picture(const RenderRequest& request, const Order& order, AppState& state,
                               const std::string& without_numbers) {
@@ -362,15 +410,11 @@ Result<Written> write_picture(const RenderRequest& request, const Order& order, 
 #ifdef CPSCOPE_HAS_IMGUI
   if (order.file == FileKind::png) return write_pixels(request, order, state, compose);
 #endif
-  const Picture picture = compose(TextWidth(estimate_width));
-  const SvgPage page{picture.size, theme_of(order.theme).of(Role::background), picture.title,
-                     picture.alt};
-  const Result<size_t> bytes = write_svg(request.out_path, picture.drawing, page);
-  if (!bytes) return bytes.error();
-  return Written{picture.size, bytes.value()};
+  return write_drawing(request, order, compose(TextWidth(estimate_width)));
 }
 
-void say_written(const RenderRequest& request, const AppState& state, const Written& written) {
+/// `state`: null for a handout.
+void say_written(const RenderRequest& request, const AppState* state, const Written& written) {
   if (!request.json) {
     std::cout << fmt::format("{}: {} x {} pixels, {} bytes", request.out_path, written.pixels.width,
                              written.pixels.height, written.bytes);
@@ -382,13 +426,16 @@ void say_written(const RenderRequest& request, const AppState& state, const Writ
   }
   Json document{{"schema", 1},
                 {"out", request.out_path},
-                {"view", request.view},
-                {"step", step_of(*state.plan(), state.playhead)},
-                {"rank", state.focus_rank},
                 {"width", written.pixels.width},
                 {"height", written.pixels.height},
-                {"bytes", written.bytes},
-                {"plan_hash", to_hex(state.plan()->plan().hash)}};
+                {"bytes", written.bytes}};
+  if (request.lesson) document["lesson"] = *request.lesson;
+  if (state != nullptr) {
+    document["view"] = request.view;
+    document["step"] = step_of(*state->plan(), state->playhead);
+    document["rank"] = state->focus_rank;
+    document["plan_hash"] = to_hex(state->plan()->plan().hash);
+  }
   if (written.frames > 0) {
     document["frames"] = written.frames;
     document["duration_ms"] = written.duration_ms;
@@ -409,6 +456,12 @@ bool can_write_png() {
 int render(const RenderRequest& request, Toolbox& toolbox) {
   const Result<Order> order = understand(request);
   if (!order) return report(order.error());
+  if (request.lesson) {
+    const Result<Written> written = write_handout(request, order.value(), toolbox);
+    if (!written) return report(written.error());
+    if (!request.is_quiet) say_written(request, nullptr, written.value());
+    return 0;
+  }
   AppState state;
   state.theme = order.value().theme;
   if (const auto error = state.document.load(request.scenario_path)) return report(*error);
@@ -428,7 +481,7 @@ int render(const RenderRequest& request, Toolbox& toolbox) {
     report(written.error());
     return 2;
   }
-  if (!request.is_quiet) say_written(request, state, written.value());
+  if (!request.is_quiet) say_written(request, &state, written.value());
   return 0;
 }
 

@@ -31,6 +31,8 @@ struct RenderRequest {
   std::optional<int64_t> step;        // forward steps first, then backward ones
   std::optional<int64_t> rank;        // whose local order, whose caption
   double scale = 1.0;                 // pixels of a logical pixel
+  std::optional<int64_t> lesson;      // from 1: a handout, without scenario_path and view
+  bool has_answers = false;           // of a handout
   bool is_animated = false;           // the steps of a pass, one after the other, as animated PNG
   std::string pass = "forward";       // of an animation: forward | backward | both
   int64_t frames_per_step = 16;       // of an animation

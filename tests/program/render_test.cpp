@@ -4,6 +4,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -42,6 +45,36 @@ TEST(RenderCommand, DrawsEveryViewInEveryThemeTheSameTwice) {
       EXPECT_NE(one.find("IEND"), std::string::npos) << command;
       EXPECT_EQ(one, read_bytes("two.png")) << command;
     }
+  }
+}
+
+TEST(RenderCommand, PrintsALessonOnOnePage) {
+  const ProgramRun run = run_cpscope("render --lesson 3 --out lesson.svg --json");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto said = nlohmann::json::parse(run.out);
+  EXPECT_EQ(said["lesson"], 3);
+  EXPECT_LT(said["width"], said["height"]) << "upright";
+  const std::string page = read_bytes("lesson.svg");
+  for (const char* words :
+       {"3. Zigzag: two chunks a rank", "3 - Question", "Predict:", "Hint:", "Answer:", "[0, 32)"})
+    EXPECT_NE(page.find(words), std::string::npos) << words;
+  ASSERT_EQ(run_cpscope("render --lesson 3 --answers --out answers.svg").exit_code, 0);
+  const std::string answers = read_bytes("answers.svg");
+  EXPECT_NE(answers.find("Right:"), std::string::npos);
+  EXPECT_EQ(answers.find("Hint:"), std::string::npos);
+}
+
+TEST(RenderCommand, RefusesAHandoutThatItCannotPrint) {
+  for (const auto& [arguments, words] :
+       std::vector<std::pair<std::string, std::string>>{{"--lesson 99", "there is no lesson 99"},
+                                                        {"--lesson 24", "has room for 6 pages"},
+                                                        {"--lesson 3 --view mask", "excludes"},
+                                                        {"--answers", "requires"},
+                                                        {"", "FILE is required"},
+                                                        {"x.toml", "--view is required"}}) {
+    const ProgramRun run = run_cpscope("render --out page.svg " + arguments);
+    EXPECT_EQ(run.exit_code, 2) << arguments;
+    EXPECT_NE(run.err.find(words), std::string::npos) << arguments << ": " << run.err;
   }
 }
 

@@ -185,7 +185,7 @@ TEST(Window, FillsTheScreenAndRemembersItsSizeAndTheme) {
   EXPECT_EQ(window.wait_for_end(), 0);
   std::ifstream written(folder / "window");
   const std::string text{std::istreambuf_iterator<char>(written), std::istreambuf_iterator<char>()};
-  EXPECT_EQ(text, "size 1000 700\ntheme print\n");
+  EXPECT_EQ(text, "size 1000 700\ntheme print\nborders 0 0.56 0.4 0.71 0.46 0.74\n");
 }
 
 }  // namespace

@@ -74,7 +74,9 @@ void tell_reorders(CaptionWriter& writer, const StageRef& stage, int32_t focus_r
       });
 }
 
-std::string describe_forward_merge(const Plan& plan, const MergeItem& item) {
+/// `numbers`: "number 2" or "numbers 2 to 8", of parts that are merged one after the other.
+std::string describe_forward_merge(const Plan& plan, const MergeItem& item,
+                                   const std::string& numbers) {
   if (item.partial != kNoBuffer && plan.buffer(item.partial).kind == BufferKind::stats)
     return " scales its results to the lse that has arrived.";
   if (item.partial == kNoBuffer && adds_scaled_partials(plan))
@@ -85,12 +87,13 @@ std::string describe_forward_merge(const Plan& plan, const MergeItem& item) {
     return " takes its first partial result as the running result: out and lse of each row and "
            "head.";
   return fmt::format(
-      " merges its part number {} into the running result: the larger of both maxima becomes the "
+      " merges its part {} into the running result: the larger of both maxima becomes the "
       "reference, both sums are rescaled to it, so nothing overflows and no weight is lost.",
-      item.order + 1);
+      numbers);
 }
 
-std::string describe_backward_merge(const Plan& plan, const MergeItem& item) {
+std::string describe_backward_merge(const Plan& plan, const MergeItem& item,
+                                    const std::string& numbers) {
   const BufferSpec& into = plan.buffer(item.into);
   const bool is_dq = into.kind == BufferKind::dq;
   if (item.partial == kNoBuffer)
@@ -99,7 +102,7 @@ std::string describe_backward_merge(const Plan& plan, const MergeItem& item) {
   if (is_of_ring)
     return is_dq ? " adds its share to the dQ that is passed on with these queries."
                  : " adds its dK and dV to the sum that is passed on with these keys.";
-  if (is_dq) return fmt::format(" adds share number {} to its dQ.", item.order + 1);
+  if (is_dq) return fmt::format(" adds share {} to its dQ.", numbers);
   return into.role == BufferRole::home ? " adds its dK and dV to those of its own keys."
                                        : " adds its dK and dV to its share.";
 }
@@ -123,12 +126,37 @@ bool tell_scales(CaptionWriter& writer, const StageRef& stage, int32_t focus_ran
 
 void tell_merges(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {
   if (tell_scales(writer, stage, focus_rank)) return;
-  tell_each(writer, stage, focus_rank, writer.index().pass(stage.direction).merges,
-            " has nothing to merge.", [&](const MergeItem& item) {
-              writer.say(stage.direction == Direction::backward
-                             ? describe_backward_merge(writer.plan(), item)
-                             : describe_forward_merge(writer.plan(), item));
-            });
+  const auto& merges = writer.index().pass(stage.direction).merges;
+  const std::vector<int64_t> own = writer.index().items_of(stage, focus_rank);
+  if (own.empty()) writer.rank(focus_rank, true).say(" has nothing to merge.");
+  // One sentence for all merges of one kind.
+  struct Kind {
+    std::string words;
+    const MergeItem *first = nullptr, *last = nullptr;
+  };
+  const auto describe = [&](const MergeItem& item, const std::string& numbers) {
+    return stage.direction == Direction::backward
+               ? describe_backward_merge(writer.plan(), item, numbers)
+               : describe_forward_merge(writer.plan(), item, numbers);
+  };
+  std::vector<Kind> kinds;
+  for (const int64_t i : own) {
+    const MergeItem& item = merges[static_cast<size_t>(i)];
+    const std::string words = describe(item, "");
+    const auto known = std::find_if(kinds.begin(), kinds.end(),
+                                    [&](const Kind& kind) { return kind.words == words; });
+    if (known == kinds.end())
+      kinds.push_back({words, &item, &item});
+    else
+      known->last = &item;
+  }
+  for (const Kind& kind : kinds) {
+    if (&kind != &kinds.front()) writer.say(" ");
+    const int32_t from = kind.first->order + 1, to = kind.last->order + 1;
+    writer.rank(focus_rank, true)
+        .say(describe(*kind.first, from == to ? fmt::format("number {}", from)
+                                              : fmt::format("numbers {} to {}", from, to)));
+  }
 }
 
 void tell_finishes(CaptionWriter& writer, const StageRef& stage, int32_t focus_rank) {

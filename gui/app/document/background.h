@@ -9,9 +9,15 @@ namespace cpscope::gui {
 
 /// Shared by the waiting and the working thread: the progress of the work, and the request to stop.
 struct TaskControl {
-  std::atomic<double> progress{0.0};  // [0, 1]
+  std::atomic<double> progress{0.0};     // [0, 1]
+  std::function<void(double)> reported;  // told of it where no thread waits; may be empty
   std::atomic<bool> is_stopped{false};
   std::atomic<bool> is_done{false};
+
+  void reach(double share) {
+    progress = share;
+    if (reported) reported(share);
+  }
 };
 
 /// One thread that carries out the newest job that was posted; jobs that were replaced before they
@@ -41,6 +47,8 @@ template <class T>
 class Task {
  public:
   using Work = std::function<T(TaskControl&)>;
+  /// Returns the result of work that is done elsewhere; null before.
+  using Poll = std::function<std::unique_ptr<T>(TaskControl&)>;
 
   Task() = default;
   ~Task() { cancel(); }
@@ -62,6 +70,13 @@ class Task {
       run->control.is_done = true;
     });
   }
+  /// Waits for work that is done elsewhere, e.g. by a worker of the browser: take() asks `poll` for
+  /// its result. `poll` is destroyed with the work, and must end it then.
+  void wait_for(Poll poll) {
+    cancel();
+    run_ = std::make_shared<Run>();
+    run_->poll = std::move(poll);
+  }
   /// Requests the work to stop and forgets it.
   void cancel() {
     if (run_) run_->control.is_stopped = true;
@@ -71,9 +86,13 @@ class Task {
   double progress() const { return run_ ? run_->control.progress.load() : 1.0; }
   /// Returns the result once; null while the work is running.
   std::unique_ptr<T> take() {
-    if (!run_ || !run_->control.is_done) return nullptr;
-    std::unique_ptr<T> result = std::move(run_->result);
-    run_.reset();
+    if (!run_) return nullptr;
+    std::unique_ptr<T> result;
+    if (run_->poll)
+      result = run_->poll(run_->control);
+    else if (run_->control.is_done)
+      result = std::move(run_->result);
+    if (result) run_.reset();
     return result;
   }
 
@@ -81,6 +100,7 @@ class Task {
   struct Run {
     TaskControl control;
     std::unique_ptr<T> result;  // written before is_done, read after it
+    Poll poll;                  // of work that is done elsewhere; else empty
   };
   std::shared_ptr<Run> run_;
   Worker worker_;

@@ -2,9 +2,12 @@
 
 #include "gui/model/axis.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -46,18 +49,17 @@ std::string print_change(double first, double second) {
              : fmt::format("{:+.{}f} %", percent, std::abs(percent) < 10 ? 1 : 0);
 }
 
-template <class Print>
-ComparedFigure figure(std::string_view name, double first, double second, Print print) {
-  const int32_t better = first == second ? 0 : first < second ? -1 : 1;
-  return {std::string(name), print(first), print(second), print_change(first, second), better};
-}
+using PrintFigure = std::function<std::string(double)>;
 
-/// A figure that is no cost: less of it is not better.
-template <class Print>
-ComparedFigure fact(std::string_view name, double first, double second, Print print) {
-  ComparedFigure made = figure(name, first, second, print);
-  made.better = 0;
-  return made;
+ComparedFigure make_figure(std::string name, const std::vector<double>& values, bool is_cost,
+                           const PrintFigure& print) {
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  ComparedFigure figure{std::move(name), {}};
+  for (const double value : values)
+    figure.values.push_back({print(value),
+                             figure.values.empty() ? "" : print_change(values.front(), value),
+                             is_cost && *least < *most && value == *least});
+  return figure;
 }
 
 }  // namespace
@@ -69,21 +71,35 @@ std::string describe_plan(const PlanIndex& index) {
                      index.num_ranks(), print_count(index.tokens(Side::q)));
 }
 
-std::vector<ComparedFigure> compare_plans(const PlanIndex& first, const PlanIndex& second) {
-  const Figures a = figures_of(first), b = figures_of(second);
-  const auto count = [](double value) { return print_count(static_cast<int64_t>(value)); };
-  const auto bytes = [](double value) { return print_bytes(value); };
-  const auto times = [](double value) { return fmt::format("{:.3f} x", value); };
-  return {
-      figure("busiest rank over mean", a.imbalance, b.imbalance, times),
-      figure("critical path over ideal", a.critical_path, b.critical_path, times),
-      figure("K and V moved, forward", a.kv_moved, b.kv_moved, bytes),
-      fact("K and V necessary", a.kv_necessary, b.kv_necessary, bytes),
-      figure("all bytes sent", a.sent, b.sent, bytes),
-      figure("transfers", a.transfers, b.transfers, count),
-      figure("steps", a.steps, b.steps, count),
-      figure("padding tokens", a.padding, b.padding, count),
+std::vector<ComparedFigure> compare_plans(std::span<const ComparedPlan> plans) {
+  std::vector<Figures> all;
+  std::vector<double> times;
+  for (const ComparedPlan& plan : plans) {
+    all.push_back(figures_of(*plan.plan));
+    if (plan.predicted_ns > 0) times.push_back(static_cast<double>(plan.predicted_ns));
+  }
+  const PrintFigure count = [](double value) { return print_count(static_cast<int64_t>(value)); };
+  const PrintFigure bytes = [](double value) { return print_bytes(value); };
+  const PrintFigure factor = [](double value) { return fmt::format("{:.3f} x", value); };
+  std::vector<ComparedFigure> figures;
+  if (times.size() == plans.size())
+    figures.push_back(make_figure("predicted time", times, true,
+                                  [](double ns) { return "~" + print_duration(ns); }));
+  const auto add = [&](std::string_view name, double Figures::*value, const PrintFigure& print,
+                       bool is_cost = true) {
+    std::vector<double> values;
+    for (const Figures& plan : all) values.push_back(plan.*value);
+    figures.push_back(make_figure(std::string(name), values, is_cost, print));
   };
+  add("busiest rank / mean", &Figures::imbalance, factor);
+  add("critical path / ideal", &Figures::critical_path, factor);
+  add("K and V moved", &Figures::kv_moved, bytes);
+  add("K and V necessary", &Figures::kv_necessary, bytes, false);
+  add("all bytes sent", &Figures::sent, bytes);
+  add("transfers", &Figures::transfers, count);
+  add("steps", &Figures::steps, count);
+  add("padding tokens", &Figures::padding, count);
+  return figures;
 }
 
 }  // namespace cpscope::gui

@@ -2,6 +2,7 @@
 
 #include "gui/model/error_field.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -138,6 +139,16 @@ void JsonReader::optional_text(std::string_view key, std::string& out) {
 
 void JsonReader::optional_boolean(std::string_view key, bool& out) {
   if (value_ != nullptr && value_->is_object() && value_->contains(key)) boolean(key, out);
+}
+
+void JsonReader::optional_numbers(std::string_view key, std::vector<double>& out) {
+  if (value_ == nullptr || !value_->is_object() || !value_->contains(key)) return;
+  const StateJson& list = *find(key);
+  const auto is_number = [](const StateJson& each) { return each.is_number(); };
+  if (list.is_array() && !list.empty() && std::all_of(list.begin(), list.end(), is_number))
+    out = list.get<std::vector<double>>();
+  else
+    fail(key, "is no list of numbers");
 }
 
 void JsonReader::text(std::string_view key, std::string& out) {

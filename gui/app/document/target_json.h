@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -29,6 +30,7 @@ class JsonReader {
   void optional_text(std::string_view key, std::string& out);
   void boolean(std::string_view key, bool& out);
   void optional_boolean(std::string_view key, bool& out);
+  void optional_numbers(std::string_view key, std::vector<double>& out);
   void integer(std::string_view key, int64_t least, int64_t most, int64_t& out);
   void number(std::string_view key, double least, double most, double& out);
   void fail(std::string_view key, std::string_view what);

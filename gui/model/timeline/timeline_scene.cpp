@@ -109,14 +109,16 @@ void add_playhead(TimelineScene& scene, double from, double to, float top) {
   scene.drawing().add(OutlinedBox{frame, accent, 2});
 }
 
-void add_inside(TimelineScene& scene, const Box& box, const std::string& text, Color ink) {
-  if (box.height() < scene.small || box.x0 >= scene.lanes.x1 || box.x1 <= scene.lanes.x0) return;
+bool add_inside(TimelineScene& scene, const Box& box, const std::string& text, Color ink) {
+  if (box.height() < scene.small || box.x0 >= scene.lanes.x1 || box.x1 <= scene.lanes.x0)
+    return false;
   // In the middle of the shown part of the box.
   const Box shown{std::max(box.x0, scene.lanes.x0), box.y0, std::min(box.x1, scene.lanes.x1),
                   box.y1};
-  if (scene.input.text_width(text, scene.small, Face::body) + 2 > shown.width()) return;
+  if (scene.input.text_width(text, scene.small, Face::body) + 2 > shown.width()) return false;
   scene.labels.push_back(
       Label{shown.center(), Anchor::center_middle, ink, scene.small, Face::body, text});
+  return true;
 }
 
 void add_on_fill(TimelineScene& scene, const Box& box, const std::string& text, Color fill) {

@@ -31,7 +31,7 @@ struct TimelineScene {
   float left = 0, right = 0;
   float small = 11;
   int32_t first_rank = 0, end_rank = 0;  // shown ranks
-  float veil = 0;             // x from which the lanes are veiled: what has not happened yet
+  float veil = 0;                  // x from which the lanes are veiled: what has not happened yet
   std::vector<Label> labels = {};  // in the lanes; above the veil
 
   const Theme& theme() const { return *input.theme; }
@@ -53,9 +53,9 @@ void begin_playhead(TimelineScene& scene, double from, double to);
 /// Veils what has not happened yet, adds the labels of the lanes, and frames [from, to), the
 /// playhead.
 void add_playhead(TimelineScene& scene, double from, double to, float top);
-/// Adds a label on the panel inside the box if it fits; on_fill: in a colour that is readable on a
-/// filled box, veiled or not.
-void add_inside(TimelineScene& scene, const Box& box, const std::string& text, Color ink);
+/// Adds a label on the panel inside the box if it fits, and returns whether it does; on_fill: in a
+/// colour that is readable on a filled box, veiled or not.
+bool add_inside(TimelineScene& scene, const Box& box, const std::string& text, Color ink);
 void add_on_fill(TimelineScene& scene, const Box& box, const std::string& text, Color fill);
 /// [256] shades from always waiting to always computing, for heat maps.
 std::vector<Color> make_busy_shades(const Theme& theme);

@@ -182,8 +182,7 @@ void add_wire_bar(StepLanes& lanes, const Box& box, int64_t bytes, int64_t most,
     scene.drawing().add(OutlinedBox{bar, color, 1});
   const std::string figure = print_bytes(bytes);
   if (!is_sent) {
-    add_inside(scene, bar, "from others: " + figure, theme.of(Role::text));
-    if (scene.input.text_width("from others: " + figure, scene.small, Face::body) + 6 > bar.width())
+    if (!add_inside(scene, bar, "from others: " + figure, theme.of(Role::text)))
       add_inside(scene, bar, figure, theme.of(Role::text));
   } else if (bar.height() >= scene.small) {
     // Letters need a plain background.

@@ -141,9 +141,10 @@ void add_timeline_legend(const ViewInput& input, const Box& box, bool shows_time
 
 void add_run_lanes(const ViewInput& input, const TimelineMaps& maps, const Box& box, View& view) {
   const bool has_b = maps.events_b.has_value();
-  // One scale for both runs, so that lengths can be compared.
-  const auto last = static_cast<double>(
-      std::max({int64_t{1}, maps.events_a->last_ns, has_b ? maps.events_b->last_ns : 0}));
+  // One scale for both runs, and for compared plans, so that lengths can be compared.
+  const auto last =
+      std::max(static_cast<double>(std::max(int64_t{1}, has_b ? maps.events_b->last_ns : 0)),
+               static_cast<double>(maps.events_a->last_ns) * input.stretch);
   const float middle = has_b ? (box.y0 + box.y1) / 2 : box.y1;
   if (has_b)
     add_event_lanes(input, *input.run_b, *maps.events_b, "b", last,

@@ -58,15 +58,34 @@ void add_animation(CLI::App* render, RenderRequest& request, CLI::Option* step) 
       ->needs(animate);
 }
 
+/// A lesson of the window on one page of paper.
+void add_handout(CLI::App* render, RenderRequest& request) {
+  const std::vector<CLI::Option*> others = render->get_options();
+  CLI::Option* lesson =
+      render
+          ->add_option("--lesson", request.lesson,
+                       "instead of FILE and --view: a handout of this lesson of the window, from "
+                       "1: its pictures, texts and questions on one page")
+          ->check(whole_number(1));
+  for (CLI::Option* option : others) {
+    const std::string name = option->get_name();
+    const bool is_shared = name == "--out" || name == "--theme" || name == "--scale" ||
+                           name == "--fonts" || option == render->get_help_ptr();
+    if (!is_shared) lesson->excludes(option);
+  }
+  render->add_flag("--answers", request.has_answers, "of --lesson: answers instead of hints")
+      ->needs(lesson);
+}
+
 Command add_render(CLI::App& app, const Tools& tools) {
   const auto request = std::make_shared<RenderRequest>();
   CLI::App* render = app.add_subcommand("render", "a picture of one plan; no display is needed");
-  add_scenario_file(render, request->scenario_path);
+  render->add_option("FILE", request->scenario_path,
+                     "scenario file (TOML), or a plan document (JSON); not with --lesson");
   render
       ->add_option("--view", request->view,
                    "what to show: layout, mask, traffic, timeline, numbers, balance, several of "
                    "them with commas (mask,traffic), or all")
-      ->required()
       ->check(kNotEmpty);
   render->add_option("--out", request->out_path, "the picture, .png or .svg")
       ->required()
@@ -81,8 +100,10 @@ Command add_render(CLI::App& app, const Tools& tools) {
   add_animation(render, *request, step);
   render->add_option("--rank", request->rank, "whose local order and whose caption (default 0)")
       ->check(whole_number());
-  render->add_option("--theme", request->theme, "dark (default), light or print")
-      ->check(CLI::IsMember({"dark", "light", "print"}));
+  CLI::Option* theme = render
+                           ->add_option("--theme", request->theme,
+                                        "dark (default), light or print (default of --lesson)")
+                           ->check(CLI::IsMember({"dark", "light", "print"}));
   render->add_option("--size", request->size, "logical pixels, e.g. 1280x860");
   render->add_option("--scale", request->scale, "pixels of a logical pixel, 1 to 4")
       ->check(finite_number(1.0, 4.0));
@@ -116,10 +137,13 @@ Command add_render(CLI::App& app, const Tools& tools) {
                    "predicted ones with --cluster")
       ->check(kNotEmpty)
       ->excludes(add_measured(render, request->measured, request->layer));
+  add_handout(render, *request);
   add_json(render, request->json);
   render->footer(
-      "Example: cpscope render scenarios/zigzag.toml --view mask --step 2 --out zigzag.png");
-  return {render, [request, tools] {
+      "Example: cpscope render scenarios/zigzag.toml --view mask --step 2 --out zigzag.png\n"
+      "A handout: cpscope render --lesson 3 --out zigzag.svg");
+  return {render, [request, tools, theme] {
+            if (request->lesson && theme->count() == 0) request->theme = "print";
             if (tools.pictures.render) return tools.pictures.render(*request, tools.toolbox);
             std::cerr << "cpscope: this program was built without pictures\n";
             return 3;

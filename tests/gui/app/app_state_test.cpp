@@ -287,6 +287,41 @@ TEST(AppState, CancelsARun) {
   EXPECT_NE(state.messages.back().text.find("cancelled"), std::string::npos);
 }
 
+TEST(AppState, WaitsForARunElsewhereAndEndsItWhenItIsCancelled) {
+  AppState state = make_state();
+  state.services.executors = {"cpu"};
+  state.services.run = [](const std::string&, const gui::SharedPlan&, gui::TaskControl&) {
+    ADD_FAILURE() << "it runs elsewhere";
+    return Result<gui::SharedRun>(make_named_run("here"));
+  };
+  bool is_ready = false;
+  std::weak_ptr<int> worker;
+  state.services.run_elsewhere = [&](const gui::RunOrder& order) {
+    EXPECT_EQ(order.executor, "cpu");
+    EXPECT_EQ(order.plan, state.document.plan());
+    auto made = std::make_shared<int>();
+    worker = made;
+    return [&is_ready, made](gui::TaskControl& control) {
+      control.progress = 0.5;
+      return is_ready ? std::make_unique<Result<gui::SharedRun>>(make_named_run("elsewhere"))
+                      : nullptr;
+    };
+  };
+  ASSERT_TRUE(apply_command(state, "run.cpu"));
+  update(state, 0);
+  EXPECT_EQ(state.job.task.progress(), 0.5);
+  EXPECT_FALSE(worker.expired());
+  ASSERT_TRUE(apply_command(state, "run.cancel"));
+  EXPECT_TRUE(worker.expired());
+  ASSERT_TRUE(apply_command(state, "run.cpu"));
+  is_ready = true;
+  update(state, 0);
+  ASSERT_TRUE(state.run_a);
+  EXPECT_EQ(state.run_a->name, "elsewhere");
+  EXPECT_FALSE(state.job.task.is_running());
+  EXPECT_TRUE(worker.expired());
+}
+
 TEST(AppState, SaysWhyARunFailed) {
   AppState state = make_state();
   state.services.executors = {"cpu"};
@@ -340,6 +375,19 @@ TEST(StateFile, LoadsBackEqual) {
     EXPECT_EQ(back.camera(gui::ViewKind::mask), state.camera(gui::ViewKind::mask));
     EXPECT_EQ(back.document.scenario(), state.document.scenario());
   }
+}
+
+TEST(StateFile, KeepsTheBordersBetweenViews) {
+  AppState state = make_state();
+  state.borders = gui::borders_around(gui::ViewKind::numbers);
+  AppState back;
+  ASSERT_FALSE(load_state(back, save_state(state), "s.json"));
+  EXPECT_EQ(back.borders, state.borders);
+  Json wrong = Json::parse(save_state(state));
+  wrong["borders"] = {0, 0.5, 0.9, 0.2, 0.3, 0.6};
+  const auto error = load_state(back, wrong.dump(), "s.json");
+  ASSERT_TRUE(error);
+  EXPECT_NE(to_text(*error).find("borders"), std::string::npos) << to_text(*error);
 }
 
 TEST(StateFile, LoadsAStateWithoutAScenario) {

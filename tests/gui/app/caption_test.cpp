@@ -257,6 +257,22 @@ TEST(CaptionMemo, SaysTheSameAsWithoutIt) {
   }
 }
 
+TEST(Caption, TellsMergesOfManyPartsInOneSentence) {
+  size_t ranges = 0;
+  for (const char* name : {"decode_combine", "decode_drafts", "decode_heads", "pass_q", "mesh"}) {
+    const PlanIndex index = load(name);
+    const auto& stages = index.stages();
+    for (size_t s = 0; s < stages.size(); ++s) {
+      if (stages[s].kind != StageKind::merge) continue;
+      const std::string text =
+          to_text(make_caption(index, index.moment_of_stage(static_cast<int32_t>(s)), 0));
+      EXPECT_LE(find_all(text, "(Rank 0)").size(), 3U) << name << ": " << text;
+      ranges += find_all(text, "(number|numbers [0-9]+ to [0-9]+)").size();
+    }
+  }
+  EXPECT_GT(ranges, 0U);
+}
+
 TEST(Caption, TellsWhatEnters) {
   const PlanIndex sinks = load("sink_p2p");
   const auto last = sinks.moment_of_step(sinks.pass(Direction::forward).num_steps - 1);

@@ -4,6 +4,7 @@
 #include "gui/app/command.h"
 #include "gui/app/question.h"
 #include "gui/model/axis.h"
+#include "sim/clock/cluster.h"
 #include "sim/plan/plan_summary.h"
 #include "sim/plan/planner/planner.h"
 #include "tests/support/graded_run.h"
@@ -150,6 +151,27 @@ TEST(Lessons, CanBePagedToTheEndAndBack) {
   EXPECT_TRUE(state.messages.empty());
   close_lesson(state);
   EXPECT_EQ(current_step(state), nullptr);
+}
+
+TEST(Lessons, ForgetTheClusterOfTheirTimes) {
+  AppState state = make_lesson_state();
+  state.services.clusters.push_back(
+      load_cluster("h200x8", std::string(CPSCOPE_SOURCE_DIR) + "/scenarios/clusters").value());
+  const auto lessons = gui::all_lessons();
+  const auto found = std::find_if(lessons.begin(), lessons.end(), [](const Lesson& lesson) {
+    return lesson.title == "Transfers behind compute";
+  });
+  ASSERT_NE(found, lessons.end());
+  ASSERT_TRUE(open_lesson(state, {static_cast<int32_t>(found - lessons.begin()), 0}));
+  EXPECT_EQ(state.prediction.cluster, "h200x8");
+  EXPECT_NE(to_text(lesson_text(state)).find("Predicted for"), std::string::npos);
+  ASSERT_TRUE(next_page(state));
+  EXPECT_TRUE(state.prediction.cluster.empty());
+  ASSERT_TRUE(next_page(state));
+  EXPECT_EQ(state.prediction.cluster, "h200x8");
+  close_lesson(state);
+  EXPECT_TRUE(state.prediction.cluster.empty());
+  EXPECT_FALSE(state.shows_time);
 }
 
 TEST(Lessons, SayWhenTheirScenarioIsMissing) {
@@ -339,7 +361,7 @@ TEST(Lessons, NameTheCodeOfFrameworksOnTheirLastPage) {
     EXPECT_NE(text_of_page(state, n, last).find("In code: " + place), std::string::npos);
     EXPECT_EQ(text_of_page(state, n, 0).find("In code: "), std::string::npos);
   }
-  EXPECT_EQ(named, 8) << "every title is one of a lesson";
+  EXPECT_EQ(named, 11) << "every title is one of a lesson";
 }
 
 TEST(Lessons, SayWhereQueriesBeginToCostMoreThanKeys) {

@@ -147,6 +147,9 @@ TEST(Questions, HaveTheAnswersOfTheSchedules) {
   // 3 owners.
   EXPECT_EQ(number_of("Few queries, many keys"), (3 + 3) * 64 * 8 * 64 * 2);
   EXPECT_EQ(ranks_of("Queries one way, results the other"), (std::vector<int32_t>{3}));
+  // Pairs grow with the square of the tokens, bytes with the tokens.
+  EXPECT_NEAR(number_of("Transfers behind compute"), 2, 0.01);
+  EXPECT_EQ(number_of("What a rank must hold"), 131072.0 * 8 * (128 + 128) * 2);
   // 375 tokens of at most 256 a rank.
   EXPECT_EQ(ranks_of("A CP size for each document").size(), 2U);
 }

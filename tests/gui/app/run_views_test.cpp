@@ -1,10 +1,14 @@
 #include "gui/app/run_views.h"
 
+#include "gui/app/command.h"
+#include "gui/app/lesson.h"
+#include "reference/faulty_walker.h"
 #include "sim/run/record/item_tensors.h"
 #include "sim/scenario/scenario_file.h"
 #include "tests/gui/model/numbers_cases.h"
 #include "tests/sim/run/scratch_folder.h"
 
+#include <algorithm>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -46,6 +50,30 @@ TEST(RunViews, CompareARunWithTheOracle) {
   EXPECT_EQ(run->name, "cpu (fp32)");
   EXPECT_TRUE(run->verdict.starts_with("Passes")) << run->verdict;
   EXPECT_TRUE(run->first_divergence.empty());
+}
+
+TEST(RunViews, ShowAFaultOfTheGalleryAndTheRightRunAfterIt) {
+  Toolbox toolbox = make_numbers_toolbox();
+  toolbox.watched_walker = reference::make_watched_walker;
+  const auto lessons = all_lessons();
+  const auto gallery = static_cast<int32_t>(lessons.size()) - 1;
+  const auto& pages = lessons.back().steps;
+  const auto page = std::find_if(pages.begin(), pages.end(), [](const LessonStep& step) {
+    return step.fault != nullptr && step.fault->detector == Detector::output;
+  });
+  ASSERT_NE(page, pages.end());
+  AppState state;
+  state.services.executors = {"cpu"};
+  state.services.run = make_runner(toolbox);
+  ASSERT_TRUE(open_lesson(state, {gallery, static_cast<int32_t>(page - pages.begin())}));
+  ASSERT_TRUE(apply_command(state, "lesson.fault"));
+  while (is_working(state)) update(state, 0);
+  ASSERT_TRUE(state.messages.empty()) << state.messages.back().text;
+  ASSERT_TRUE(state.run_a && state.run_b);
+  EXPECT_TRUE(state.run_a->name.starts_with(kFaultRun));
+  EXPECT_FALSE(state.run_a->passed.value_or(true)) << page->fault->name;
+  EXPECT_TRUE(state.run_b->passed.value_or(false));
+  EXPECT_EQ(state.focus_view, ViewKind::numbers);
 }
 
 TEST(RunViews, StopWhenTheyAreCancelled) {

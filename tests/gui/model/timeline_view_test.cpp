@@ -1,6 +1,7 @@
 #include "gui/model/timeline/timeline_view.h"
 
 #include "gui/model/timeline/step_table.h"
+#include "tests/gui/model/numbers_cases.h"
 #include "tests/gui/model/random_plans.h"
 #include "tests/gui/model/timed_run.h"
 #include "tests/gui/model/view_check.h"
@@ -84,6 +85,34 @@ TEST(StepTable, SumsWhatTheItemsSay) {
     ASSERT_NEAR(table.critical_path_over_ideal(Direction::forward),
                 index.summary().critical_path_over_ideal, 1e-9);
   });
+}
+
+/// The place of a label, for labels in the middle of a bar.
+gui::Box place_of(const gui::Label& label) {
+  const float half = even_width(label.text, label.size, label.face) / 2;
+  return {label.at.x - half, label.at.y - label.size / 2, label.at.x + half,
+          label.at.y + label.size / 2};
+}
+
+TEST(TimelineView, WritesNoLabelOverAnotherAtAnyWidth) {
+  for (const char* name : {"decode_heads", "zigzag"}) {
+    const gui::SharedPlan plan = plan_shipped(name);
+    for (float width = 300; width < 1500; width += 3) {
+      Asked asked(*plan, {width, 420});
+      asked.input.moment = plan->moment_of_step(static_cast<int32_t>(plan->steps().size()) - 1);
+      std::vector<std::pair<gui::Box, std::string>> placed;
+      for (const gui::Mark& mark : draw_timeline(asked.input).drawing.marks) {
+        const auto* label = std::get_if<gui::Label>(&mark);
+        if (label == nullptr || label->anchor != gui::Anchor::center_middle) continue;
+        const gui::Box box = place_of(*label);
+        for (const auto& [other, text] : placed)
+          ASSERT_FALSE(box.x0 < other.x1 - 1 && other.x0 < box.x1 - 1 && box.y0 < other.y1 - 1 &&
+                       other.y0 < box.y1 - 1)
+              << name << ", " << width << " wide: \"" << label->text << "\" and \"" << text << '"';
+        placed.emplace_back(box, label->text);
+      }
+    }
+  }
 }
 
 TEST(StepTable, PhasesHoldEveryStageOnceInOrder) {

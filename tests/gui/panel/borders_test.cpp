@@ -58,7 +58,10 @@ TEST(Magnification, GoesUpAndDownInStepsWithinItsLimits) {
   gui::AppState state;
   EXPECT_FALSE(apply_command(state, "view.smaller"));
   int32_t steps = 0;
-  while (apply_command(state, "view.larger")) ++steps;
+  while (apply_command(state, "view.larger")) {
+    ++steps;
+    EXPECT_FLOAT_EQ(state.magnification, 1 + 0.25F * static_cast<float>(steps));
+  }
   EXPECT_EQ(steps, 6);
   EXPECT_EQ(state.magnification, gui::kMostMagnification);
   while (apply_command(state, "view.smaller")) --steps;

@@ -168,18 +168,50 @@ TEST(Screen, ShowsAPinnedPlanAboveTheNextOne) {
   const auto state = open_example("contiguous_idle");
   Hand hand(*state, {.size = {1920, 1080}, .fonts = gui::FontChoice::packages});
   hand.key(gui::compat::key_of('P'));
-  ASSERT_TRUE(state->pinned);
+  ASSERT_EQ(state->pinned.size(), 1u);
   hand.click("edit/parallel.layout");
   hand.click("edit/parallel.layout/dual_chunk");
-  EXPECT_EQ(state->pinned->plan().layout.kind, LayoutKind::contiguous);
+  EXPECT_EQ(state->pinned[0]->plan().layout.kind, LayoutKind::contiguous);
   EXPECT_EQ(state->plan()->plan().layout.kind, LayoutKind::dual_chunk);
-  const auto rank = hand.find("pinned/layout/rank/2");
+  const auto rank = hand.find("pinned/0/layout/rank/2");
   ASSERT_TRUE(rank.has_value());
   hand.click_at({rank->x0 + 4, rank->center().y});
   EXPECT_EQ(state->selected(), gui::Target(gui::RankTarget{2}));
   save_png_for_review("screen_pinned", hand.picture());
   hand.click("compare.unpin");
-  EXPECT_EQ(hand.hits().find("pinned/layout"), nullptr);
+  EXPECT_EQ(hand.hits().find("pinned/0/layout"), nullptr);
+}
+
+TEST(Screen, ShowsFourPlansBelowEachOtherWithTheirFigures) {
+  for (const gui::Size size : {gui::Size{1366, 768}, gui::Size{1920, 1080}}) {
+    const auto state = open_example("contiguous_idle");
+    Hand hand(*state, {.size = size, .fonts = gui::FontChoice::packages});
+    for (const char* layout : {"dual_chunk", "striped", "dual_chunk_packed"}) {
+      hand.key(gui::compat::key_of('P'));
+      hand.click("edit/parallel.layout");
+      hand.click(std::string("edit/parallel.layout/") + layout);
+    }
+    ASSERT_EQ(state->pinned.size(), gui::kMostPinned);
+    EXPECT_FALSE(apply_command(*state, "compare.pin")) << "four are compared at most";
+    // The steps of all plans are below each other.
+    const auto own = hand.find("timeline/canvas");
+    ASSERT_TRUE(own);
+    for (const char* which : {"0", "1", "2"}) {
+      const auto canvas = hand.find("pinned/" + std::string(which) + "/timeline/canvas");
+      ASSERT_TRUE(canvas);
+      EXPECT_EQ(canvas->x0, own->x0);
+      EXPECT_EQ(canvas->x1, own->x1);
+      EXPECT_GE(canvas->height(), 100) << "the height that a timeline needs";
+      EXPECT_TRUE(hand.find("pinned/" + std::string(which) + "/timeline/rank/3"));
+    }
+    EXPECT_TRUE(hand.find("comparison/3/7"));
+    save_png_for_review("screen_four_plans_" + std::to_string(static_cast<int>(size.width)),
+                        hand.picture());
+    hand.click("comparison/unpin/1");
+    ASSERT_EQ(state->pinned.size(), 2u);
+    EXPECT_EQ(state->pinned[1]->plan().layout.kind, LayoutKind::striped);
+    EXPECT_EQ(hand.hits().find("pinned/2/timeline"), nullptr);
+  }
 }
 
 TEST(Screen, OpensLessonsAndTurnsTheirPages) {
