@@ -94,11 +94,14 @@ void explain_no_remote_key(const Plan& plan, const Visibility& visibility, RankI
   }
 }
 
-/// Where queries move, they come to keys that stay.
+/// Where queries move, they come to keys that stay; so do heads that other ranks own.
 bool meets_foreign_queries(const Plan& plan, RankId rank) {
+  const IdVector<RankId, HeadRange>& owned = plan.layout.q_heads;
   return std::any_of(
       plan.forward.computes.begin(), plan.forward.computes.end(), [&](const ComputeItem& item) {
-        return item.rank == rank && item.num_slices > 0 && item.q_tokens != plan.q_lists[rank];
+        const bool is_foreign = item.q_tokens != plan.q_lists[rank] ||
+                                (owned.size() > 0 && item.heads != owned[rank]);
+        return item.rank == rank && item.num_slices > 0 && is_foreign;
       });
 }
 

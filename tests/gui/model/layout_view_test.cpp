@@ -1,5 +1,6 @@
 #include "gui/model/layout/layout_view.h"
 
+#include "gui/model/describe.h"
 #include "sim/plan/planner/planner.h"
 #include "tests/gui/model/numbers_cases.h"
 #include "tests/gui/model/plan_truth.h"
@@ -105,6 +106,34 @@ TEST(LayoutView, ShowsEveryTokenOnceInThePackedOrderWithItsOwner) {
         ASSERT_EQ(shown[token], 1) << side_name(side) << " token " << token;
     }
   });
+}
+
+// A rank of a tensor-parallel group owns heads of all queries: no chunk has one rank.
+TEST(LayoutView, ShowsQueriesWhoseHeadsRanksOwnAsEveryRanks) {
+  const gui::SharedPlan index = plan_shipped("decode_heads");
+  Asked asked(*index, kLargeLayout);
+  const View view = draw_layout(asked.input);
+  expect_sound(view);
+  std::set<int64_t> shown;
+  for (const HitRegion& hit : view.hits) {
+    EXPECT_FALSE(hit.name.starts_with("chunk/q/") || hit.name.starts_with("comb/q/")) << hit.name;
+    if (!hit.name.starts_with("heads/q/")) continue;
+    EXPECT_NE(hit.tooltip.find("every rank has all of them, rank 0 their heads [0, 16), rank 7 "
+                               "their heads [112, 128)"),
+              std::string::npos)
+        << hit.tooltip;
+    const auto& range = std::get<gui::TokenRange>(hit.target);
+    for (int64_t token = range.begin; token < range.end; ++token)
+      EXPECT_TRUE(shown.insert(token).second) << token;
+  }
+  EXPECT_EQ(std::ssize(shown), index->tokens(Side::q));
+  EXPECT_EQ(index->owner(Side::q, 5).rank, -1);
+  EXPECT_EQ(index->owner_of_head(Side::q, 5, 17), 1);
+  EXPECT_EQ(index->owner_of_head(Side::q, 5, 127), 7);
+  EXPECT_EQ(index->owner_of_head(Side::kv, 8, 0), 1) << "keys are in stripes of 8";
+  EXPECT_NE(
+      describe_target(gui::TokenRange{Side::q, 0, 4}, *index).find("every rank, each its own"),
+      std::string::npos);
 }
 
 TEST(LayoutView, ShowsEveryLocalRowOnceWithItsToken) {
