@@ -1,7 +1,7 @@
 #include "sim/plan/cp_rounds.h"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -28,8 +28,13 @@ std::vector<int64_t> longest_first(std::span<const int64_t> lengths) {
   return order;
 }
 
-Error refuse_long_sequence(std::string_view rule, int64_t sequence, int64_t length, int64_t most,
-                           int32_t ranks) {
+/// Refuses the first of `order`, the longest, if these ranks cannot hold it.
+std::optional<Error> refuse_long_sequence(std::string_view rule, const std::vector<int64_t>& order,
+                                          std::span<const int64_t> lengths, int64_t most,
+                                          int32_t ranks) {
+  if (order.empty()) return std::nullopt;
+  const int64_t sequence = order.front(), length = lengths[static_cast<size_t>(sequence)];
+  if (length <= ranks * most) return std::nullopt;
   return make_refusal(
       fmt::format("cp_sizes = \"{}\": sequence {} of {} tokens does not fit: {} ranks hold at most "
                   "{} tokens each",
@@ -89,7 +94,7 @@ class FlexSolver {
 
   double time(int64_t sequence, int64_t size) const {
     const auto tokens = static_cast<double>(length(sequence));
-    const auto step = static_cast<size_t>(std::log2(static_cast<double>(size)));
+    const auto step = static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(size)));
     const double speed = kSpeeds[std::min(step, std::size(kSpeeds) - 1)];
     const double exchange = size == 1 ? 0.0 : kExchanged * tokens / speed;
     return (kSquare * tokens * tokens + kLinear * tokens + exchange) / static_cast<double>(size);
@@ -170,7 +175,9 @@ class FlexSolver {
     FlexGroup& slowest =
         *std::max_element(groups.begin(), groups.end(),
                           [](const FlexGroup& a, const FlexGroup& b) { return a.time < b.time; });
-    const double before = slowest.time;
+    // Less by more than rounding, or sequences could go to and fro for ever.
+    constexpr double kRounding = 1e-9;
+    const double before = slowest.time * (1.0 - kRounding);
     for (const int64_t s : slowest.sequences) {
       const FlexGroup lighter = without(slowest, s);
       for (FlexGroup& group : groups) {
@@ -268,21 +275,17 @@ CpRound fill_byte_scale_round(std::span<const int64_t> lengths, int64_t capacity
 
 Result<std::vector<CpRound>> schedule_flexsp(std::span<const int64_t> lengths, int64_t capacity,
                                              int32_t ranks) {
-  const int64_t largest = int64_t{1} << static_cast<int>(std::log2(ranks));
+  const auto largest = static_cast<int32_t>(std::bit_floor(static_cast<uint32_t>(ranks)));
   const std::vector<int64_t> order = longest_first(lengths);
-  if (!order.empty()) {
-    const int64_t length = lengths[static_cast<size_t>(order.front())];
-    if (length > largest * capacity)
-      return refuse_long_sequence("flexsp", order.front(), length, capacity,
-                                  static_cast<int32_t>(largest));
-  }
+  if (auto error = refuse_long_sequence("flexsp", order, lengths, capacity, largest)) return *error;
   const FlexSolver solver(lengths, capacity, ranks);
   const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   // With as many parts as sequences, each has the ranks for itself.
   for (int64_t parts = std::max<int64_t>(1, (total + capacity * ranks - 1) / (capacity * ranks));
        parts <= std::ssize(lengths); ++parts) {
     std::vector<CpRound> rounds;
-    for (const std::vector<int64_t>& part : cut_batch(order, lengths, parts)) {
+    const std::vector<std::vector<int64_t>> batch = cut_batch(order, lengths, parts);
+    for (const std::vector<int64_t>& part : batch) {
       const std::optional<FlexGroups> groups = solver.solve(part);
       if (!groups) break;
       CpRound& round = rounds.emplace_back();
@@ -292,7 +295,7 @@ Result<std::vector<CpRound>> schedule_flexsp(std::span<const int64_t> lengths, i
         next += static_cast<int32_t>(group.size);
       }
     }
-    if (std::ssize(rounds) == std::ssize(cut_batch(order, lengths, parts))) return rounds;
+    if (rounds.size() == batch.size()) return rounds;
   }
   return make_refusal(
       fmt::format("cp_sizes = \"flexsp\": {} sequences cannot be given to groups of powers of two "
@@ -305,11 +308,7 @@ Result<std::vector<CpRound>> schedule_flexsp(std::span<const int64_t> lengths, i
 Result<std::vector<CpRound>> schedule_bytescale(std::span<const int64_t> lengths, int64_t capacity,
                                                 int32_t ranks) {
   std::vector<int64_t> left = longest_first(lengths);
-  if (!left.empty()) {
-    const int64_t length = lengths[static_cast<size_t>(left.front())];
-    if (length > ranks * capacity)
-      return refuse_long_sequence("bytescale", left.front(), length, capacity, ranks);
-  }
+  if (auto error = refuse_long_sequence("bytescale", left, lengths, capacity, ranks)) return *error;
   std::vector<CpRound> rounds;
   while (!left.empty()) rounds.push_back(fill_byte_scale_round(lengths, capacity, ranks, left));
   return rounds;
