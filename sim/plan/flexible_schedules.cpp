@@ -161,7 +161,9 @@ class FlexSolver {
       if (chosen == nullptr) return std::nullopt;
       give(*chosen, s);
     }
-    while (relieve_slowest(groups)) {
+    // It compares every two sequences; of many, longest first alone is even.
+    constexpr size_t kFewSequences = 256;
+    while (sequences.size() <= kFewSequences && relieve_slowest(groups)) {
     }
     const bool has_idle = std::any_of(groups.begin(), groups.end(), [](const FlexGroup& group) {
       return group.sequences.empty();
