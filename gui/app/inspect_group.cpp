@@ -35,10 +35,10 @@ Partners partners_of(const PlanIndex& index, int32_t rank, bool sends) {
   Partners partners;
   for (const Direction direction : kDirections) {
     const ItemColumns& c = index.columns(direction, StageKind::transfer);
-    const auto& own = sends ? c.rank : c.other_rank;
     const auto& other = sends ? c.other_rank : c.rank;
-    for (size_t i = 0; i < own.size(); ++i) {
-      if (own[i] != rank || other[i] == rank) continue;
+    for (const int64_t item : sends ? c.all_of(rank) : c.all_to(rank)) {
+      const auto i = static_cast<size_t>(item);
+      if (other[i] == rank) continue;
       const int64_t bytes = index.pass(direction).transfers[i].bytes;
       partners.bytes[other[i]] += bytes;
       partners.by_pass[direction] += bytes;
@@ -74,17 +74,15 @@ void add_rank_items(Sheet& sheet, int32_t rank, Direction direction) {
   std::string text;
   std::optional<ItemId> first;
   for (const StageKind kind : kStageKinds) {
-    const ItemColumns& c = index.columns(direction, kind);
-    const int64_t count = std::count(c.rank.begin(), c.rank.end(), rank);
-    if (count == 0) continue;
-    text += (text.empty() ? "" : ", ") + count_text(count, to_name(kind));
+    const std::vector<int64_t> items = index.columns(direction, kind).all_of(rank);
+    if (items.empty()) continue;
+    text += (text.empty() ? "" : ", ") + count_text(std::ssize(items), to_name(kind));
     if (kind == StageKind::transfer) text += " sent";
     if (kind != StageKind::compute) continue;
-    const auto at = std::find(c.rank.begin(), c.rank.end(), rank) - c.rank.begin();
-    first = ItemId{direction, kind, at};
-    int64_t idle = 0;
-    for (size_t i = 0; i < c.rank.size(); ++i)
-      idle += c.rank[i] == rank && index.pass(direction).computes[i].num_slices == 0 ? 1 : 0;
+    first = ItemId{direction, kind, items.front()};
+    const int64_t idle = std::count_if(items.begin(), items.end(), [&](int64_t i) {
+      return index.pass(direction).computes[static_cast<size_t>(i)].num_slices == 0;
+    });
     if (idle > 0) text += fmt::format(" ({} idle)", print_count(idle));
   }
   if (text.empty()) return;
@@ -207,10 +205,10 @@ Inspection inspect_link(Sheet sheet, const LinkTarget& link) {
     const ItemColumns& c = index.columns(direction, StageKind::transfer);
     std::vector<ItemId> items;
     std::array<int64_t, kPayloads> bytes{};
-    for (size_t i = 0; i < c.rank.size(); ++i) {
-      if (c.rank[i] != link.src || c.other_rank[i] != link.dst) continue;
-      const TransferItem& item = index.pass(direction).transfers[i];
-      items.push_back({direction, StageKind::transfer, static_cast<int64_t>(i)});
+    for (const int64_t i : c.all_of(link.src)) {
+      if (c.other_rank[static_cast<size_t>(i)] != link.dst) continue;
+      const TransferItem& item = index.pass(direction).transfers[static_cast<size_t>(i)];
+      items.push_back({direction, StageKind::transfer, i});
       bytes[static_cast<size_t>(item.payload)] += item.bytes;
     }
     const int64_t sum = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});

@@ -121,10 +121,9 @@ std::vector<int32_t> sort_by_rank(const std::vector<int32_t>& ranks,
   return order;
 }
 
-/// Items of [begin, end) with this rank.
-std::vector<int64_t> find_items(const std::vector<int32_t>& ranks,
-                                const std::vector<int32_t>& order, int64_t begin, int64_t end,
-                                int32_t rank) {
+/// Adds the items of [begin, end), a whole stage, with this rank.
+void add_items(const std::vector<int32_t>& ranks, const std::vector<int32_t>& order, int64_t begin,
+               int64_t end, int32_t rank, std::vector<int64_t>& items) {
   const auto item_at = [&](int64_t place) {
     return order.empty() ? place : int64_t{order[static_cast<size_t>(place)]};
   };
@@ -136,20 +135,41 @@ std::vector<int64_t> find_items(const std::vector<int32_t>& ranks,
     else
       high = middle;
   }
-  std::vector<int64_t> items;
   for (; low < end && ranks[static_cast<size_t>(item_at(low))] == rank; ++low)
     items.push_back(item_at(low));
+}
+
+/// The same of every stage.
+std::vector<int64_t> find_all(const std::vector<int32_t>& ranks, const std::vector<int32_t>& order,
+                              const std::vector<int32_t>& first_of_stage, int32_t rank) {
+  std::vector<int64_t> items;
+  for (size_t s = 0; s < first_of_stage.size(); ++s) {
+    const int64_t end = s + 1 < first_of_stage.size() ? first_of_stage[s + 1] : std::ssize(ranks);
+    add_items(ranks, order, first_of_stage[s], end, rank, items);
+  }
   return items;
 }
 
 }  // namespace
 
 std::vector<int64_t> ItemColumns::items_of(int64_t begin, int64_t end, int32_t of_rank) const {
-  return find_items(rank, by_rank, begin, end, of_rank);
+  std::vector<int64_t> items;
+  add_items(rank, by_rank, begin, end, of_rank, items);
+  return items;
 }
 
 std::vector<int64_t> ItemColumns::items_to(int64_t begin, int64_t end, int32_t to_rank) const {
-  return find_items(other_rank, by_other_rank, begin, end, to_rank);
+  std::vector<int64_t> items;
+  add_items(other_rank, by_other_rank, begin, end, to_rank, items);
+  return items;
+}
+
+std::vector<int64_t> ItemColumns::all_of(int32_t of_rank) const {
+  return find_all(rank, by_rank, first_of_stage, of_rank);
+}
+
+std::vector<int64_t> ItemColumns::all_to(int32_t to_rank) const {
+  return find_all(other_rank, by_other_rank, first_of_stage, to_rank);
 }
 
 int32_t ItemColumns::stage_of(int64_t index) const {

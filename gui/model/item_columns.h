@@ -52,6 +52,9 @@ struct ItemColumns {
   std::vector<int64_t> items_of(int64_t begin, int64_t end, int32_t of_rank) const;
   /// Transfers of [begin, end), a whole stage, that a rank receives, in order.
   std::vector<int64_t> items_to(int64_t begin, int64_t end, int32_t to_rank) const;
+  /// The same of all stages.
+  std::vector<int64_t> all_of(int32_t of_rank) const;
+  std::vector<int64_t> all_to(int32_t to_rank) const;
   /// Index in PlanIndex::stages of the stage of an item.
   int32_t stage_of(int64_t index) const;
   /// Traffic of the stage that begins with this transfer; null when no transfer stage begins there.

@@ -99,20 +99,6 @@ bool ends_what_was(const Touch& touch, StageKind kind) {
   return touch.writes && (!touch.adds || kind == StageKind::merge);
 }
 
-/// Items of a stage that involve a rank: numbers in [begin, end), ascending.
-std::vector<int64_t> items_of_rank(const PlanIndex& plan, const StageRef& stage, int32_t rank,
-                                   int64_t begin, int64_t end) {
-  const ItemColumns& columns = plan.columns(stage.direction, stage.kind);
-  const bool is_transfer = stage.kind == StageKind::transfer;
-  std::vector<int64_t> items;
-  for (int64_t i = begin; i < end; ++i) {
-    const auto at = static_cast<size_t>(i);
-    if (columns.rank[at] == rank || (is_transfer && columns.other_rank[at] == rank))
-      items.push_back(i);
-  }
-  return items;
-}
-
 }  // namespace
 
 Neighbours find_writers(const PlanIndex& index, const ItemId& item, BufferId buffer, size_t most) {
@@ -124,11 +110,11 @@ Neighbours find_writers(const PlanIndex& index, const ItemId& item, BufferId buf
   const int32_t own_stage = index.stage_of(item);
   for (int32_t s = own_stage; s >= 0 && !rows.is_empty() && !found.has_more; --s) {
     const StageRef& stage = index.stages()[static_cast<size_t>(s)];
-    const std::vector<int64_t> items = items_of_rank(index, stage, to_index(spec.rank), stage.begin,
-                                                     s == own_stage ? item.index : stage.end);
+    const std::vector<int64_t> items = index.items_with(stage, to_index(spec.rank));
     // Several merges into one accumulator can be in one stage, so items are visited from last to
     // first.
     for (auto i = items.rbegin(); i != items.rend() && !found.has_more; ++i) {
+      if (s == own_stage && *i >= item.index) continue;
       const ItemId other{stage.direction, stage.kind, *i};
       const Touch touch = touch_of(plan, other, buffer);
       if (!touch.writes || !rows.meets(touch.written_rows)) continue;
@@ -150,9 +136,8 @@ Neighbours find_readers(const PlanIndex& index, const ItemId& item, BufferId buf
   const auto stages = static_cast<int32_t>(index.stages().size());
   for (int32_t s = own_stage; s < stages && !rows.is_empty() && !found.has_more; ++s) {
     const StageRef& stage = index.stages()[static_cast<size_t>(s)];
-    for (const int64_t i :
-         items_of_rank(index, stage, to_index(spec.rank),
-                       s == own_stage ? item.index + 1 : stage.begin, stage.end)) {
+    for (const int64_t i : index.items_with(stage, to_index(spec.rank))) {
+      if (s == own_stage && i <= item.index) continue;
       const ItemId other{stage.direction, stage.kind, i};
       const Touch touch = touch_of(plan, other, buffer);
       if (touch.reads && rows.meets(touch.read_rows)) {

@@ -159,6 +159,17 @@ int64_t PlanIndex::count_visible(int64_t q0, int64_t q1, int64_t k0, int64_t k1)
   return count;
 }
 
+std::vector<int64_t> PlanIndex::items_with(const StageRef& stage, int32_t rank) const {
+  std::vector<int64_t> items = items_of(stage, rank);
+  if (stage.kind != StageKind::transfer) return items;
+  const std::vector<int64_t> received =
+      columns(stage.direction, stage.kind).items_to(stage.begin, stage.end, rank);
+  items.insert(items.end(), received.begin(), received.end());
+  std::sort(items.begin(), items.end());
+  items.erase(std::unique(items.begin(), items.end()), items.end());
+  return items;
+}
+
 int32_t PlanIndex::stage_of(const ItemId& item) const {
   const ItemColumns& items = columns(item.direction, item.kind);
   if (item.index < 0 || item.index >= static_cast<int64_t>(items.rank.size())) return -1;

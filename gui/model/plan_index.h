@@ -102,6 +102,8 @@ class PlanIndex {
   std::vector<int64_t> items_of(const StageRef& stage, int32_t rank) const {
     return columns(stage.direction, stage.kind).items_of(stage.begin, stage.end, rank);
   }
+  /// The same, and for transfers those that it receives too.
+  std::vector<int64_t> items_with(const StageRef& stage, int32_t rank) const;
   /// True if every rank has all rows of the side, of heads of its own (q_owner).
   bool are_heads_owned(Side side) const {
     return side == Side::q && plan().layout.q_heads.size() > 0;

@@ -87,13 +87,16 @@ class Gatherer {
   }
   template <class Hits>
   void add_stage(const StageRef& stage, Hits hits) {
-    const ItemColumns& c = index_.columns(stage.direction, stage.kind);
     for (int64_t i = stage.begin; i < stage.end; ++i) {
-      const ItemId id{stage.direction, stage.kind, i};
-      if (!hits(id)) continue;
-      add_item(stage, c, id);
-      if (has_more_ && !takes_ranks_ && (stage.kind != StageKind::transfer || links_.is_full()))
-        break;
+      if (hits(ItemId{stage.direction, stage.kind, i}) && !add_to(stage, i)) break;
+    }
+  }
+  /// Adds the items of a rank, and the transfers that it receives.
+  void add_items_of(int32_t rank) {
+    for (const StageRef& stage : index_.stages()) {
+      for (const int64_t i : index_.items_with(stage, rank)) {
+        if (!add_to(stage, i)) break;
+      }
     }
   }
   void write_to(Projection& p) {
@@ -107,7 +110,13 @@ class Gatherer {
   }
 
  private:
-  void add_item(const StageRef& stage, const ItemColumns& c, const ItemId& id) {
+  /// False if further items of the stage cannot add anything new.
+  bool add_to(const StageRef& stage, int64_t number) {
+    add_item(stage, {stage.direction, stage.kind, number});
+    return !has_more_ || takes_ranks_ || (stage.kind == StageKind::transfer && !links_.is_full());
+  }
+  void add_item(const StageRef& stage, const ItemId& id) {
+    const ItemColumns& c = index_.columns(stage.direction, stage.kind);
     const auto i = static_cast<size_t>(id.index);
     if (items_.size() < Projection::kMostItems)
       items_.push_back(id);
@@ -321,12 +330,7 @@ struct Projector {
     for (const Side side : {Side::q, Side::kv})
       add_runs(p, side, plan.layout.runs(side)[RankId{target.rank}]);
     Gatherer gatherer(index, false);
-    gatherer.add_items([&](const ItemId& id) {
-      const ItemColumns& c = index.columns(id.direction, id.kind);
-      const auto i = static_cast<size_t>(id.index);
-      return c.rank[i] == target.rank ||
-             (id.kind == StageKind::transfer && c.other_rank[i] == target.rank);
-    });
+    gatherer.add_items_of(target.rank);
     gatherer.write_to(p);
     finish(p);
     return p;

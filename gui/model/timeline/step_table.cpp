@@ -144,12 +144,6 @@ StepTable::StepTable(const PlanIndex& index)
     if (step.direction == Direction::forward) ++num_forward_;
 }
 
-int64_t StepTable::sum(int32_t first_step, int32_t end_step, int32_t first_rank,
-                       int32_t end_rank) const {
-  return area_[at(end_step, end_rank)] - area_[at(first_step, end_rank)] -
-         area_[at(end_step, first_rank)] + area_[at(first_step, first_rank)];
-}
-
 double StepTable::busy_share(int32_t first_step, int32_t end_step, int32_t first_rank,
                              int32_t end_rank) const {
   const int64_t most =

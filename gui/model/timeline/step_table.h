@@ -37,7 +37,10 @@ class StepTable {
   int32_t num_steps() const { return num_steps_; }
   /// (query, key, head) triples of a rank in a step of PlanIndex::steps.
   int64_t pairs(int32_t step, int32_t rank) const { return sum(step, step + 1, rank, rank + 1); }
-  int64_t sum(int32_t first_step, int32_t end_step, int32_t first_rank, int32_t end_rank) const;
+  int64_t sum(int32_t first_step, int32_t end_step, int32_t first_rank, int32_t end_rank) const {
+    return area_[at(end_step, end_rank)] - area_[at(first_step, end_rank)] -
+           area_[at(end_step, first_rank)] + area_[at(first_step, first_rank)];
+  }
   /// Triples of the busiest rank of a step.
   int64_t most_pairs(int32_t step) const { return most_[static_cast<size_t>(step)]; }
   /// The busiest rank of a step, the lowest if there are several; -1 if all have the same work.
