@@ -329,7 +329,7 @@ std::string_view title_of(Dialog dialog) {
     case Dialog::unsaved:
       return "Save the changes?";
     case Dialog::welcome:
-      return "cpscope: context-parallel attention, step by step";
+      return "cpscope: context-parallel attention";
     case Dialog::none:
       break;
   }
@@ -345,11 +345,12 @@ void build_dialog(Ui& ui, Size display, TypedText& typed) {
     return;
   }
   const float width = std::min(display.width - ui.px(40), ui.px(860));
-  const float height =
-      std::min(display.height - ui.px(80), ui.px(dialog == Dialog::help      ? 720
-                                                 : dialog == Dialog::unsaved ? 130
-                                                 : dialog == Dialog::welcome ? 280
-                                                                             : 480));
+  const bool is_narrow = width < ui.px(600);  // texts need more lines
+  const float height = std::min(display.height - ui.px(80),
+                                ui.px(dialog == Dialog::help      ? 720
+                                      : dialog == Dialog::unsaved ? 130
+                                      : dialog == Dialog::welcome ? (is_narrow ? 400 : 280)
+                                                                  : 480));
   shade_views(ui, display);
   ImGui::SetNextWindowPos({(display.width - width) / 2, (display.height - height) / 3});
   ImGui::SetNextWindowSize({width, height});

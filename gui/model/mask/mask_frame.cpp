@@ -12,7 +12,8 @@ constexpr float kLeastRuler = 42;  // width of the numbers left of the square
 constexpr float kTopRuler = 20;    // height of the numbers above it
 constexpr float kEdgeStrip = 15;   // owners along both edges
 constexpr float kLeastSide = 190;  // minimum width of the text next to the square
-constexpr float kBelow = 118;      // height of the text below it
+constexpr float kBelow = 118;      // maximum height of the text below it
+constexpr float kLeastBelow = 56;  // minimum: three lines
 
 }  // namespace
 
@@ -27,7 +28,9 @@ MaskFrame place_mask_parts(const ViewInput& input) {
   MaskFrame frame;
   const float left = kViewPad / 2 + ruler + kEdgeStrip, top = kViewPad / 2 + kTopRuler + kEdgeStrip;
   const float beside = size.width - left - 2 * kViewPad - kLeastSide;
-  const float below = size.height - top - kViewPad - kBelow;
+  // In a low panel the last lines of the text are left out before the square gets too small.
+  const float text_height = std::clamp(0.28F * size.height, kLeastBelow, kBelow);
+  const float below = size.height - top - kViewPad - text_height;
   const float height = size.height - top - kViewPad;
   frame.has_side = std::min(beside, height) >= std::min(size.width - left - kViewPad, below);
   const float room_x = frame.has_side ? beside : size.width - left - kViewPad;

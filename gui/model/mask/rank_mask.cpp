@@ -347,8 +347,11 @@ std::vector<LegendEntry> make_rank_legend(const RankScene& scene, int64_t labels
   entries.push_back(mask_text("tokens of each rank together, in its local order", true, true));
   entries.push_back(mask_sample("visible", paint, CellLook::full, PaintWhen::done, theme));
   entries.back().starts_line = true;
-  entries.push_back(mask_sample("partly", paint, CellLook::partial, PaintWhen::done, theme));
-  entries.back().hatch = Hatch::none;
+  // Other colours only fade cells that are visible in part.
+  if (scene.input.mask_colors == MaskColors::classes) {
+    entries.push_back(mask_sample("partly", paint, CellLook::partial, PaintWhen::done, theme));
+    entries.back().hatch = Hatch::none;
+  }
   entries.push_back(mask_sample("not visible", paint, CellLook::empty, PaintWhen::done, theme));
   entries.push_back(mask_sample("padding", paint, CellLook::padding, PaintWhen::done, theme));
   entries.back().hatch = Hatch::none;

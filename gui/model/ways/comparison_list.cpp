@@ -15,6 +15,7 @@ namespace {
 constexpr float kListText = 12;
 constexpr float kSign = 12;  // middle of a candidate's symbol
 constexpr float kName = 24, kNameWidth = 208, kTagWidth = 74, kFigure = 68, kBarGap = 10;
+constexpr float kLeastNameWidth = 100;
 constexpr float kLeastBarRoom = 110;
 constexpr float kPartHeight = 10;
 // Bars end at this multiple of the best; slower candidates show it only by their figure.
@@ -62,15 +63,18 @@ void add_part(Drawing& drawing, const Theme& theme, const Part& part, const Box&
 class ListColumns {
  public:
   explicit ListColumns(const ComparisonList& list) {
+    name_width = std::clamp(list.width - kName - kTagWidth - kFigure, kLeastNameWidth, kNameWidth);
     const float room = list.width - kName - kNameWidth - kTagWidth - kBarGap - kLeastBarRoom;
     const auto most = static_cast<size_t>(std::max(1.0F, room / kFigure));
     num_figures = std::min(std::size(kColumns), most);
     const float figures = kFigure * static_cast<float>(num_figures);
-    bar_x0 = kName + kNameWidth + kTagWidth;
+    bar_x0 = kName + name_width + kTagWidth;
     bar_x1 = std::max(bar_x0, list.width - figures - kBarGap);
     first_right = bar_x1 + kFigure;
   }
+  bool has_bars() const { return bar_x1 - bar_x0 >= 20; }
 
+  float name_width = 0;
   size_t num_figures = 0;
   float bar_x0 = 0, bar_x1 = 0;
   float first_right = 0;  // right edge of the first figure
@@ -93,6 +97,7 @@ class List {
     constexpr float kNames = kListHeader - kListRow;  // y where the line of column names begins
     float x = kSign - 6;
     for (const Part& part : kParts) {
+      if (!columns_.has_bars()) break;
       add_part(drawing_, theme_, part,
                {x, (kListRow - kPartHeight) / 2, x + 16, (kListRow + kPartHeight) / 2});
       add_text(x + 20, 0, Anchor::left_middle, Role::text, Face::body, kSmallText, part.name);
@@ -165,10 +170,10 @@ class List {
       add_figures(index, candidate, y);
     } else {
       add_text(kName, y, Anchor::left_middle, Role::faint_text, Face::body, kListText,
-               fit(candidate.name, Face::body, kNameWidth));
-      add_text(kName + kNameWidth + 6, y, Anchor::left_middle, Role::faint_text, Face::body,
-               kListText,
-               fit(candidate.refusal, Face::body, list_.width - kName - kNameWidth - 10));
+               fit(candidate.name, Face::body, columns_.name_width));
+      add_text(kName + columns_.name_width + 6, y, Anchor::left_middle, Role::faint_text,
+               Face::body, kListText,
+               fit(candidate.refusal, Face::body, list_.width - kName - columns_.name_width - 10));
     }
     made_.candidates.push_back(index);
     made_.view.hits.push_back(
@@ -181,8 +186,8 @@ class List {
     add_candidate_sign(drawing_, theme_, theme_.of(Role::panel), candidate,
                        {kSign, y + kListRow / 2});
     add_text(kName, y, Anchor::left_middle, Role::text, face, kListText,
-             fit(candidate.name, face, kNameWidth));
-    add_text(kName + kNameWidth + 6, y, Anchor::left_middle, Role::faint_text, Face::body,
+             fit(candidate.name, face, columns_.name_width));
+    add_text(kName + columns_.name_width + 6, y, Anchor::left_middle, Role::faint_text, Face::body,
              kSmallText, tag_of(index));
     add_bar(candidate, y);
     for (size_t i = 0; i < columns_.num_figures; ++i)
@@ -192,7 +197,7 @@ class List {
 
   void add_bar(const Candidate& candidate, float y) {
     const float room = columns_.bar_x1 - columns_.bar_x0;
-    if (room < 20 || most_us_ <= 0) return;
+    if (!columns_.has_bars() || most_us_ <= 0) return;
     const float top = y + (kListRow - kPartHeight) / 2;
     double before = 0;
     for (const Part& part : kParts) {

@@ -234,5 +234,20 @@ TEST(ComparisonList, HasARowForEveryWayAndSaysWhyOneIsRefused) {
   }
 }
 
+TEST(ComparisonList, KeepsTheTimesOfANarrowListInside) {
+  const Candidates ways = some_ways();
+  const ComparisonList list{&ways, 340, &theme_of(ThemeName::print), TextWidth(estimate_width), -1};
+  for (const Drawing& drawing : {view_list(list).view.drawing, draw_list_header(list)}) {
+    for (const Mark& mark : drawing.marks) {
+      const auto* label = std::get_if<Label>(&mark);
+      if (label == nullptr) continue;
+      const float width = label->anchor == Anchor::right_middle
+                              ? 0
+                              : list.text_width(label->text, label->size, label->face);
+      EXPECT_LE(label->at.x + width, list.width) << label->text;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cpscope::gui

@@ -188,6 +188,16 @@ TEST(MaskView, PrintsTheStepOfEachChunkPairOfAZigzagRing) {
   }
 }
 
+TEST(MaskView, KeepsMoreRoomThanItsTextInALowPanel) {
+  const auto plan = plan_unless_refused(walker_case({256}, 4));
+  ASSERT_TRUE(plan);
+  const PlanIndex index(*plan);
+  Asked asked(index, {330, 230});
+  const View view = draw_mask(asked.input);
+  ASSERT_EQ(view.grids.size(), 1U);
+  EXPECT_GT(view.grids[0].box.height(), 230 * 0.45F);
+}
+
 TEST(MaskView, ShowsTheSameWithAndWithoutAMemo) {
   for_plans_of_seeds(30, [](const PlanIndex& index, uint64_t seed) {
     std::mt19937_64 random(seed);
