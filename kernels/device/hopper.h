@@ -80,6 +80,14 @@ __device__ __forceinline__ void load_box(uint32_t to, const TensorMap* map, uint
       : "memory");
 }
 
+/// Fetches the box to the L2 cache.
+__device__ __forceinline__ void prefetch_box(const TensorMap* map, int c0, int c1, int c2, int c3,
+                                             int c4) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1,%2,%3,%4,%5}];" ::"l"(map),
+               "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+               : "memory");
+}
+
 /// Starts a copy of `bytes`, a multiple of 16, both addresses aligned to 16 bytes. The copy signals
 /// the barrier as a box copy does.
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, uint32_t bytes,

@@ -143,6 +143,8 @@ inline void named_barrier_arrive(int id, int threads, Line line = Line::current(
 }
 
 inline void prefetch_map(const TensorMap* /*map*/) {}
+inline void prefetch_box(const TensorMap* /*map*/, int /*c0*/, int /*c1*/, int /*c2*/, int /*c3*/,
+                         int /*c4*/) {}
 inline void load_box(uint32_t to, const TensorMap* map, uint32_t barrier, int c0, int c1, int c2,
                      int c3, int c4, Line line = Line::current()) {
   emulator::start_box_copy(to, *map, barrier, {c0, c1, c2, c3, c4}, {"load_box", barrier, line});

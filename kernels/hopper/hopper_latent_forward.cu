@@ -22,7 +22,8 @@
 // weights. Each adds its own weights from registers and the other's from shared memory:
 //   0: S0, largest m0 ->; O += P0 V0; <- m1, P1; P0 exp(m0 - m1) ->; O += P1 V1
 //   1: S1; <- m0; m1 = max(m0, S1), P1 ->; O += P1 V1; <- P0; O += P0 V0
-// A half of a tile is loaded again by the warpgroup that has just read it. Where a tile's keys are
+// A half of a tile is loaded again by the warpgroup that has just read it, panel by panel, and
+// fetched to L2 a step before. Where a tile's keys are
 // cut into parts, the CTA that ends last adds them up.
 //
 // Shared memory: 226 KiB; the last 64 elements of Q are kept in registers, and P1 takes their
@@ -60,9 +61,10 @@ struct LatentTiles {
 
   // Byte offsets into the shared memory, from a multiple of 1024 on. The next work item and the end
   // of parts come first.
-  static constexpr int kTops = 128;     // fp32 [warpgroup][row], the largest logits, then sums
-  static constexpr int kLoaded = 704;   // barriers [buffer][half of V's elements]
-  static constexpr int kSignals = 736;  // three barriers
+  static constexpr int kTops = 128;    // fp32 [warpgroup][row], the largest logits, then sums
+  static constexpr int kLoaded = 704;  // barriers [buffer][half of V's elements][panel]
+  static constexpr int kLoads = 2 * kWarpgroups * kHalfPanels;
+  static constexpr int kSignals = kLoaded + kLoads * 8;  // three barriers
   static constexpr int kQueries = 1024;
   static constexpr int kKeys = kQueries + kTileBytes;                         // two buffers
   static constexpr int kWeights = kKeys + 2 * kTileBytes;                     // P0
@@ -77,7 +79,8 @@ struct LatentTiles {
   static constexpr int kFactors = kEnds + kRows * 12;
   static constexpr int kSharedBytes =
       1024 + std::max(kStreamEnd, kFactors + kRows * kPartsTogether * 4);
-  static_assert(kTops + kWarpgroups * kRows * 4 <= kLoaded && kSharedBytes <= kMaxSharedBytes);
+  static_assert(kTops + kWarpgroups * kRows * 4 <= kLoaded && kSignals + 3 * 8 <= kQueries);
+  static_assert(kSharedBytes <= kMaxSharedBytes);
 };
 
 /// Parameters of the kernel.
@@ -125,7 +128,6 @@ class LatentItem {
     publish_shared_writes();  // also those of the item before, whose memory is loaded again
     __syncthreads();
     take_last_queries();
-    __syncthreads();
     stream_keys();
     __syncthreads();
     place_sums();
@@ -191,11 +193,15 @@ class LatentItem {
   __device__ __forceinline__ uint32_t keys_of(int buffer) const {
     return shared_ + Tiles::kKeys + buffer * Tiles::kTileBytes;
   }
-  __device__ __forceinline__ uint32_t loaded(int buffer, int half) const {
-    return shared_ + Tiles::kLoaded + (2 * buffer + half) * 8;
+  __device__ __forceinline__ uint32_t loaded(int buffer, int half, int panel) const {
+    return shared_ + Tiles::kLoaded + ((2 * buffer + half) * Tiles::kHalfPanels + panel) * 8;
+  }
+  __device__ __forceinline__ void wait_for(int buffer, int half, int panel) const {
+    mbarrier_wait(loaded(buffer, half, panel), phases_.parity[buffer]);
   }
   __device__ __forceinline__ void wait_for(int buffer, int half) const {
-    mbarrier_wait(loaded(buffer, half), phases_.parity[buffer]);
+#pragma unroll
+    for (int panel = 0; panel < Tiles::kHalfPanels; ++panel) wait_for(buffer, half, panel);
   }
 
   /// Starts loading this warpgroup's half of a tile's V, and of its own tile the elements behind V.
@@ -205,15 +211,27 @@ class LatentItem {
     __syncwarp();
   }
 
+  /// The tile that will replace this one is two tiles further on if the run goes on: it is fetched
+  /// to the L2 cache, because the buffers leave no time for the way from memory.
   __device__ __forceinline__ void start_load(const WalkedTile& walked, int buffer, int half) const {
-    const uint32_t barrier = loaded(buffer, half);
-    const bool has_last = buffer == half;
-    mbarrier_arrive_expecting(barrier,
-                              (Tiles::kHalfPanels + (has_last ? 1 : 0)) * Tiles::kPanelBytes);
+    const int32_t row = kMapRows - walked.end + walked.begin;
 #pragma unroll
-    for (int i = 0; i < Tiles::kHalfPanels; ++i)
+    for (int i = 0; i < Tiles::kHalfPanels; ++i) {
+      const uint32_t barrier = loaded(buffer, half, i);
+      const bool has_last = i == 0 && buffer == half;
+      mbarrier_arrive_expecting(barrier, (has_last ? 2 : 1) * Tiles::kPanelBytes);
       load_panel(walked, buffer, half * Tiles::kHalfPanels + i, barrier);
-    if (has_last) load_panel(walked, buffer, Tiles::kLastPanel, barrier);
+      if (has_last) load_panel(walked, buffer, Tiles::kLastPanel, barrier);
+    }
+    if (walked.begin + 2 * kKeys >= walked.end) return;
+#pragma unroll 1
+    for (int i = 0; i < Tiles::kHalfPanels; ++i) {
+      prefetch_box(&params_.keys, (half * Tiles::kHalfPanels + i) * kBoxLanes, row + 2 * kKeys, 0,
+                   walked.end, kMapRows);
+    }
+    if (buffer == half)
+      prefetch_box(&params_.keys, Tiles::kLastPanel * kBoxLanes, row + 2 * kKeys, 0, walked.end,
+                   kMapRows);
   }
 
   __device__ __forceinline__ void load_panel(const WalkedTile& walked, int buffer, int panel,
@@ -342,25 +360,39 @@ class LatentItem {
     if (next.has[0]) load(next.tiles[0], 0);
   }
 
-  /// scores = Q K^T of a tile, as logits, invisible ones hidden.
+  /// Adds the products of a panel, in the order in which panels arrive.
+  __device__ __forceinline__ void multiply_panel(float (&sums)[kKeys / 2], int buffer, int half,
+                                                 int panel, bool is_first) const {
+    const uint64_t queries = matrix_descriptor(shared_ + Tiles::kQueries, 16),
+                   keys = matrix_descriptor(keys_of(buffer), 16);
+    wait_for(buffer, half, panel);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int step = (half * Tiles::kHalfPanels + panel) * 4 + i;
+      wgmma_ss<T>(sums, further(queries, head_dim_step<Tiles::kRows>(step)),
+                  further(keys, head_dim_step<Tiles::kWalkedRows>(step)), !is_first || i > 0);
+    }
+  }
+
+  /// scores = Q K^T of a tile, as logits, invisible ones hidden. The half that this warpgroup has
+  /// loaded comes first: the other one is loaded half a step later.
   __device__ __forceinline__ void make_scores(Scores& scores, const WalkedTile& walked,
                                               int buffer) const {
     auto& sums = reinterpret_cast<float(&)[kKeys / 2]>(scores);
-    const uint64_t queries = matrix_descriptor(shared_ + Tiles::kQueries, 16),
-                   keys = matrix_descriptor(keys_of(buffer), 16);
-    wait_for(buffer, 0);
-    wait_for(buffer, 1);
+    const uint64_t keys = matrix_descriptor(keys_of(buffer), 16);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < kSteps - 4; ++step) {
-      wgmma_ss<T>(sums, further(queries, head_dim_step<Tiles::kRows>(step)),
-                  further(keys, head_dim_step<Tiles::kWalkedRows>(step)), step > 0);
-    }
+    for (int panel = 0; panel < Tiles::kHalfPanels; ++panel)
+      multiply_panel(sums, buffer, buffer, panel, panel == 0);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       wgmma_rs_lanes<T>(sums, last_queries_[step],
                         further(keys, head_dim_step<Tiles::kWalkedRows>(kSteps - 4 + step)));
     }
+#pragma unroll
+    for (int panel = 0; panel < Tiles::kHalfPanels; ++panel)
+      multiply_panel(sums, buffer, 1 - buffer, panel, false);
     wgmma_commit();
     wgmma_wait<0>();
     pin(sums);
@@ -494,12 +526,12 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
   auto* fetched = reinterpret_cast<int32_t*>(shared);
   if (threadIdx.x == 0) {
     prefetch_map(&params.keys);
-    for (int i = 0; i < 4; ++i) mbarrier_init(shared_address(shared) + Tiles::kLoaded + 8 * i, 1);
+    for (int i = 0; i < Tiles::kLoads; ++i)
+      mbarrier_init(shared_address(shared) + Tiles::kLoaded + 8 * i, 1);
     for (int i = 0; i < 3; ++i)
       mbarrier_init(shared_address(shared) + Tiles::kSignals + 8 * i, kWarpgroupThreads);
     mbarrier_init_fence();
   }
-  __syncthreads();
   LoadPhases phases;
   for_each_work_item(launch.counter, tiles.num_work, fetched, [&](int32_t work) {
     LatentItem<Tiles>(params, shared, tiles.work[work], phases).run();
