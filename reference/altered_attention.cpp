@@ -1,5 +1,6 @@
 #include "reference/altered_attention.h"
 
+#include "reference/latent_rows.h"
 #include "reference/rotary_table.h"
 #include "reference/row_matrix.h"
 #include "sim/base/parallel.h"
@@ -272,10 +273,8 @@ void run_keys(const Work& work, const Unit& unit, AlteredRows& result) {
   }
 }
 
-}  // namespace
-
-Result<AlteredRows> judge_altered(const RunInputs& inputs, const AlteredAttention& altered,
-                                  const AlteredRequest& request, const RunControl& control) {
+Result<AlteredRows> judge_heads(const RunInputs& inputs, const AlteredAttention& altered,
+                                const AlteredRequest& request, const RunControl& control) {
   AlteredRows result{std::vector<QueryParts>(request.queries.size()),
                      std::vector<KeyParts>(request.keys.size())};
   const std::vector<Unit> of_queries = make_units(request.queries, &altered.kv_head_of),
@@ -292,6 +291,43 @@ Result<AlteredRows> judge_altered(const RunInputs& inputs, const AlteredAttentio
     watch.advance();
   });
   if (watch.was_cancelled()) return watch.error("the search for a cause", "parts");
+  return result;
+}
+
+/// The gradients of one latent row, of those of the keys and values of every head.
+KeyParts join_heads(const RunInputs& inputs, const AlteredAttention& altered,
+                    const KeyParts* of_heads) {
+  const int64_t heads = inputs.w_k.shape[0], lanes = inputs.k.shape[2], dim_qk = inputs.q.shape[2],
+                dim_v = inputs.w_v.shape[1];
+  KeyParts row;
+  row.dk.assign(static_cast<size_t>(altered.ranks * lanes), 0.0);
+  for (int32_t head = 0; head < heads; ++head) {
+    std::vector<double> dv = of_heads[head].dv;
+    for (double& value : dv) value *= altered.value_gradients;
+    for (int64_t rank = 0; rank < altered.ranks; ++rank)
+      add_head_gradients(inputs, head, of_heads[head].dk.data() + rank * dim_qk,
+                         dv.data() + rank * dim_v, row.dk.data() + rank * lanes);
+  }
+  return row;
+}
+
+}  // namespace
+
+Result<AlteredRows> judge_altered(const RunInputs& inputs, const AlteredAttention& altered,
+                                  const AlteredRequest& request, const RunControl& control) {
+  if (inputs.w_k.shape.empty()) return judge_heads(inputs, altered, request, control);
+  const auto heads = static_cast<size_t>(inputs.w_k.shape[0]);
+  AlteredRequest of_heads = request;
+  of_heads.keys.clear();
+  for (const RowAddress& row : request.keys)
+    for (size_t head = 0; head < heads; ++head)
+      of_heads.keys.push_back({row.token, static_cast<int32_t>(head)});
+  Result<AlteredRows> result = judge_heads(expand_rows(inputs, false), altered, of_heads, control);
+  if (!result) return result;
+  std::vector<KeyParts> rows;
+  for (size_t row = 0; row < request.keys.size(); ++row)
+    rows.push_back(join_heads(inputs, altered, &result.value().keys[row * heads]));
+  result.value().keys = std::move(rows);
   return result;
 }
 

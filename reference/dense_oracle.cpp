@@ -2,6 +2,7 @@
 
 #include "reference/altered_attention.h"
 #include "reference/head_group.h"
+#include "reference/latent_rows.h"
 #include "sim/base/check.h"
 #include "sim/base/parallel.h"
 #include "sim/run/dtype.h"
@@ -98,8 +99,12 @@ void check_inputs(const Scenario& scenario, const RunInputs& inputs) {
   const int64_t tokens = inputs.slots.tokens;
   const int64_t kv_tokens = inputs.slots.kv_tokens;
   check_shape(inputs.q, "q", {tokens, attention.heads, attention.head_dim_qk});
-  check_shape(inputs.k, "k", {kv_tokens, attention.kv_heads, attention.head_dim_qk});
-  if (attention.latent_dim == 0) {
+  check_shape(inputs.k, "k", {kv_tokens, attention.kv_heads, attention.key_dim()});
+  if (attention.expands_rows()) {
+    check_shape(inputs.w_k, "w_k",
+                {attention.heads, attention.latent_nope_dim, attention.latent_dim});
+    check_shape(inputs.w_v, "w_v", {attention.heads, attention.head_dim_v, attention.latent_dim});
+  } else if (attention.latent_dim == 0) {
     check_shape(inputs.v, "v", {kv_tokens, attention.kv_heads, attention.head_dim_v});
   } else {
     CPSCOPE_CHECK(inputs.v.values.empty() && attention.head_dim_v == attention.latent_dim,
@@ -275,9 +280,31 @@ std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs
   return std::nullopt;
 }
 
-std::optional<Error> run_whole(const Scenario& scenario, const RunInputs& inputs,
+/// Plain runs of expanded rows read rounded ones.
+void give_rows(const HeadRows& rows, std::span<AnswerSide> sides) {
+  if (!rows.are_expanded()) return;
+  for (AnswerSide& side : sides)
+    side.inputs = side.half == Half::plain ? &rows.plain() : &rows.exact();
+}
+
+void contract_rows(const HeadRows& rows, std::span<AnswerSide> sides) {
+  for (AnswerSide& side : sides)
+    rows.contract(side.half == Half::plain, side.answer,
+                  side.half == Half::exact ? &side.terms : nullptr);
+}
+
+bool has_plain(std::span<const AnswerSide> sides) {
+  return std::any_of(sides.begin(), sides.end(),
+                     [](const AnswerSide& side) { return side.half == Half::plain; });
+}
+
+std::optional<Error> run_whole(const Scenario& asked, const RunInputs& given,
                                std::span<AnswerSide> sides, const RunControl& control) {
-  check_inputs(scenario, inputs);
+  check_inputs(asked, given);
+  const HeadRows rows(asked, given, has_plain(sides));
+  const Scenario& scenario = rows.scenario();
+  const RunInputs& inputs = rows.exact();
+  give_rows(rows, sides);
   const Parts parts =
       make_parts(scenario, inputs, [&](const SequenceMask& mask, const SequenceSlot& slot) {
         return choose_part(scenario, mask, slot);
@@ -285,7 +312,9 @@ std::optional<Error> run_whole(const Scenario& scenario, const RunInputs& inputs
   for (AnswerSide& side : sides)
     start_answer(scenario, inputs.slots.tokens, inputs.slots.kv_tokens, side);
   RunWatch watch(control, count_units(scenario, parts, sides), total_pairs(scenario, parts, sides));
-  return run_sides(scenario, inputs, parts, sides, watch);
+  if (auto error = run_sides(scenario, inputs, parts, sides, watch)) return error;
+  contract_rows(rows, sides);
+  return std::nullopt;
 }
 
 void check_hops(const Hops& hops) {
@@ -363,10 +392,13 @@ Result<Verdict> judge(const Scenario& scenario, const RunInputs& inputs, const H
                  std::move(sides[2].answer)};
 }
 
-Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, const Answer& seen,
+Result<Verdict> judge_rows(const Scenario& asked, const RunInputs& given, const Answer& seen,
                            const JudgedRows& rows, const Hops& hops, const RunControl& control) {
   check_hops(hops);
-  check_inputs(scenario, inputs);
+  check_inputs(asked, given);
+  const HeadRows head_rows(asked, given);
+  const Scenario& scenario = head_rows.scenario();
+  const RunInputs& inputs = head_rows.exact();
   const std::optional<PlainFp8> fp8 = find_fp8(scenario, inputs);
   const bool has_keys =
       scenario.numerics.backward && !seen.out.values.empty() && !seen.lse.values.empty();
@@ -388,8 +420,10 @@ Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, co
                      total_pairs(scenario, of_keys.parts, of_keys.sides));
   for (SampledSides* sampled : {&of_queries, &of_keys}) {
     quantise_side(fp8, sampled->sides[1]);
+    give_rows(head_rows, sampled->sides);
     if (auto error = run_sides(scenario, inputs, sampled->parts, sampled->sides, watch))
       return *std::move(error);
+    contract_rows(head_rows, sampled->sides);
   }
   Verdict verdict{std::move(of_queries.sides[0].answer),
                   std::move(of_queries.sides[1].answer),
@@ -418,10 +452,13 @@ Result<Verdict> judge_rows(const Scenario& scenario, const RunInputs& inputs, co
   return verdict;
 }
 
-Result<Answer> shares_of_queries(const Scenario& scenario, const RunInputs& inputs,
+Result<Answer> shares_of_queries(const Scenario& asked, const RunInputs& asked_inputs,
                                  const Answer& given, const JudgedRows& pairs,
                                  const RunControl& control) {
-  check_inputs(scenario, inputs);
+  check_inputs(asked, asked_inputs);
+  const HeadRows rows(asked, asked_inputs, false);
+  const Scenario& scenario = rows.scenario();
+  const RunInputs& inputs = rows.exact();
   const Parts parts =
       make_parts(scenario, inputs, [&](const SequenceMask& mask, const SequenceSlot& slot) {
         return choose_part(scenario, mask, slot,
@@ -432,6 +469,7 @@ Result<Answer> shares_of_queries(const Scenario& scenario, const RunInputs& inpu
   RunWatch watch(control, count_units(scenario, parts, {&side, 1}),
                  total_pairs(scenario, parts, {&side, 1}));
   if (auto error = run_sides(scenario, inputs, parts, {&side, 1}, watch)) return *std::move(error);
+  rows.contract(false, side.answer, nullptr);
   return std::move(side.answer);
 }
 

@@ -124,6 +124,12 @@ LatentSum<T> FaultySeam<T>::latent_sum(const ComputeItem& item) const {
 }
 
 template <class T>
+int32_t FaultySeam<T>::weights_head_of(const ComputeItem& item, int32_t head) const {
+  const bool is_local = makes(Mistake::latent_weights_by_local_head, item.rank, item.step);
+  return is_local ? head - item.heads.begin : head;
+}
+
+template <class T>
 void FaultySeam<T>::after_run(Answer& answer) {
   if (makes(Mistake::heads_in_stage_order)) return_heads_of_stages(answer);
   if (!makes(Mistake::sink_gradient_summed)) return;

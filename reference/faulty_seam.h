@@ -34,6 +34,7 @@ class FaultySeam {
   bool replaces(const FinishItem& item);
   int32_t kv_head_of(int32_t head) const;
   LatentSum<T> latent_sum(const ComputeItem& item) const;
+  int32_t weights_head_of(const ComputeItem& item, int32_t head) const;
   /// Change where an item's rows stand, and how it numbers terms, if the planted mistake does.
   void alter_places(const ComputeItem& item, Direction direction, TilePlaces& places) const;
   void alter_terms(const ComputeItem& item, Direction direction, TermNumbers& numbers) const;

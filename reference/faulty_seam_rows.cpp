@@ -72,11 +72,12 @@ void FaultySeam<T>::rotate_side(const Tensor& tensor, RankId rank, Side side,
     const double* source = tensor.values.data() + token * heads * lanes;
     std::transform(source, source + heads * lanes, row,
                    [](double value) { return static_cast<T>(value); });
-    const int32_t latent = attention().latent_dim;
+    const int32_t first_lane =
+        side == Side::q ? attention().first_rotated_of_q() : attention().first_rotated_of_k();
     const int64_t position = wrong_position(rank, rows_of_slot[place.slot], local, first);
     for (int64_t head = 0; head < heads; ++head)
-      rotate_row(attention().rope_theta, position, static_cast<int32_t>(lanes) - latent, +1.0,
-                 row + head * lanes + latent);
+      rotate_row(attention().rope_theta, position, static_cast<int32_t>(lanes) - first_lane, +1.0,
+                 row + head * lanes + first_lane);
     round_values(plan.scenario.numerics.dtype,
                  std::span<T>(row, static_cast<size_t>(heads * lanes)));
     ++local;

@@ -15,16 +15,24 @@
 namespace cpscope::reference {
 namespace {
 
-/// Rotates all heads of one row by its position and rounds them to the dtype.
+int32_t row_lanes(const Attention& attention, Side side) {
+  return side == Side::q ? attention.head_dim_qk : attention.key_dim();
+}
+
+/// Rotates all heads of one row of q or k by its position and rounds them to the dtype.
 template <class Value>
-void rotate_token(const Plan& plan, int64_t position, double direction, int64_t heads, Value* row) {
-  const int32_t lanes = plan.scenario.attention.head_dim_qk,
-                latent = plan.scenario.attention.latent_dim, rotated = lanes - latent;
+void rotate_token(const Plan& plan, Side side, int64_t position, double direction, int64_t heads,
+                  Value* row) {
+  const Attention& attention = plan.scenario.attention;
+  const int32_t lanes = row_lanes(attention, side),
+                first = side == Side::q ? attention.first_rotated_of_q()
+                                        : attention.first_rotated_of_k(),
+                rotated = lanes - first;
   for (int64_t head = 0; head < heads; ++head) {
-    Value* lane = row + head * lanes + latent;
+    Value* lane = row + head * lanes + first;
     // Rotating an empty row would change the sign of some zeros.
     if (std::all_of(lane, lane + rotated, [](Value value) { return value == Value(0); })) continue;
-    rotate_row(plan.scenario.attention.rope_theta, position, rotated, direction, lane);
+    rotate_row(attention.rope_theta, position, rotated, direction, lane);
   }
   round_values(plan.scenario.numerics.dtype,
                std::span<Value>(row, static_cast<size_t>(heads * lanes)));
@@ -47,13 +55,14 @@ void load_rows(const Plan& plan, const Tensor& tensor, RunListId tokens, HeadRan
 }
 
 template <class T>
-void rotate_home_rows(const Plan& plan, RunListId tokens, const std::vector<int64_t>& positions,
-                      int64_t heads, AlignedVector<T>& rows) {
+void rotate_home_rows(const Plan& plan, Side side, RunListId tokens,
+                      const std::vector<int64_t>& positions, int64_t heads,
+                      AlignedVector<T>& rows) {
   T* row = rows.data();
   for (const TokenRun& run : plan.list(tokens)) {
     for (int64_t token = run.begin; token < run.end; token += run.stride) {
-      rotate_token(plan, positions[static_cast<size_t>(token)], +1.0, heads, row);
-      row += heads * plan.scenario.attention.head_dim_qk;
+      rotate_token(plan, side, positions[static_cast<size_t>(token)], +1.0, heads, row);
+      row += heads * row_lanes(plan.scenario.attention, side);
     }
   }
 }
@@ -72,7 +81,7 @@ void rotate_back(const Plan& plan, Side side, int threads, Tensor& tensor) {
   for_each_index(
       tensor.shape[0],
       [&](int64_t token) {
-        rotate_token(plan, positions[static_cast<size_t>(token)], -1.0, heads,
+        rotate_token(plan, side, positions[static_cast<size_t>(token)], -1.0, heads,
                      tensor.values.data() + token * heads * tensor.shape[2]);
       },
       threads);
@@ -102,12 +111,14 @@ void load_inputs(const Plan& plan, const RunInputs& inputs, int threads, RankMem
           load_rows(plan, inputs.k, shared, kv_heads, memory.at(home.replica).first);
           load_rows(plan, inputs.v, shared, kv_heads, memory.at(home.replica).second);
           if (has_rope)
-            rotate_home_rows(plan, shared, key_positions, attention.kv_heads,
+            rotate_home_rows(plan, Side::kv, shared, key_positions, attention.kv_heads,
                              memory.at(home.replica).first);
         }
         if (has_rope) {
-          rotate_home_rows(plan, queries, query_positions, heads.size(), memory.at(home.q).first);
-          rotate_home_rows(plan, keys, key_positions, attention.kv_heads, memory.at(home.kv).first);
+          rotate_home_rows(plan, Side::q, queries, query_positions, heads.size(),
+                           memory.at(home.q).first);
+          rotate_home_rows(plan, Side::kv, keys, key_positions, attention.kv_heads,
+                           memory.at(home.kv).first);
         }
         if (home.d_out != kNoBuffer)
           load_rows(plan, inputs.d_out, queries, heads, memory.at(home.d_out).first);
@@ -140,8 +151,7 @@ void collect_backward(const Plan& plan, const RankMemory<T>& memory, int threads
   const Attention& attention = plan.scenario.attention;
   const int64_t tokens = plan.layout.slots.tokens, kv_tokens = plan.layout.slots.kv_tokens;
   answer.dq = make_unwritten_tensor<T>("dq", {tokens, attention.heads, attention.head_dim_qk});
-  answer.dk =
-      make_unwritten_tensor<T>("dk", {kv_tokens, attention.kv_heads, attention.head_dim_qk});
+  answer.dk = make_unwritten_tensor<T>("dk", {kv_tokens, attention.kv_heads, attention.key_dim()});
   const bool has_dv = attention.latent_dim == 0;
   if (has_dv)
     answer.dv =

@@ -196,6 +196,12 @@ class KernelWalker : public Executor {
                       "with queries of other ranks only lse and delta arrive",
                       name_),
           "use backward = false, or --executor cpu");
+    if (checked.plan().scenario.attention.expands_rows())
+      return make_error(ErrorKind::unavailable,
+                        fmt::format("executor {} cannot do this: kernels of others are not told "
+                                    "the weights that expand latent rows (latent_nope_dim)",
+                                    name_),
+                        "use --executor cpu");
     if (has_score_terms(checked.plan().scenario.attention))
       return make_error(
           ErrorKind::unavailable,

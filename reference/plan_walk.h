@@ -8,8 +8,10 @@
 #include "reference/quantised_tiles.h"
 #include "reference/rank_memory.h"
 #include "reference/round_rows.h"
+#include "reference/row_expander.h"
 #include "reference/row_moves.h"
 #include "reference/tile_attention.h"
+#include "reference/walk_seam.h"
 #include "sim/base/id_vector.h"
 #include "sim/base/parallel.h"
 #include "sim/plan/item_uses.h"
@@ -33,31 +35,6 @@
 
 namespace cpscope::reference {
 
-/// Parts of a walk that the fault gallery may read and change.
-template <class T>
-struct WalkParts {
-  const Plan& plan;
-  const RunInputs& inputs;
-  RankMemory<T>& memory;
-  PartialMerger<T>& merger;
-};
-
-/// How the gradient of a V that is a part of K is added to that of K; a seam may change it.
-template <class T>
-struct LatentSum {
-  T times = 1;
-  int32_t first = 0;  // element of K
-};
-
-/// The seam of a walk that follows the plan: it has no hooks and no cost. The fault gallery's walk
-/// has another seam (faulty_walker.cpp), which contains all intentional errors.
-template <class T>
-struct HealthySeam {
-  static constexpr bool kIsOpen = false;
-  struct Setup {};
-  HealthySeam(const WalkParts<T>&, const Setup&) {}
-};
-
 /// One run of one plan. `in_order`: the items of a stage run one after another, because a faulty
 /// plan may read what it writes.
 template <class T, class Seam = HealthySeam<T>>
@@ -77,6 +54,7 @@ class Walk {
         memory_(plan),
         merger_(plan, inputs.sink, memory_),
         terms_(plan, inputs),
+        expander_(plan.scenario, inputs),
         seam_(WalkParts<T>{plan, inputs, memory_, merger_}, setup) {
     settings_.scale = attention_.effective_scale();
     settings_.softcap = attention_.softcap;
@@ -415,15 +393,39 @@ class Walk {
         }
       }
       const TilePlaces places = places_of(item);
+      const KeysOfHead keys = keys_of(item, head);
       const TileWork work = with_terms(item, places, head, [&](const TileSettings<T>& settings) {
-        return tile_forward<T>(
-            settings, plan_.slices_of(item), rows, view<const T>(item.q, head, false),
-            view<const T>(item.kv, kv_head_of(head), false),
-            view<const T>(item.kv, kv_head_of(head), true), o, lse.data, lse.stride, scratch);
+        return tile_forward<T>(settings, plan_.slices_of(item), rows,
+                               view<const T>(item.q, head, false), keys.k, keys.v, o, lse.data,
+                               lse.stride, scratch);
       });
       if (merger_.keeps_partials()) round_partial(o, rows);
       return work;
     });
+  }
+
+  /// K and V that a query head of an item reads: rows of its buffer, or expanded ones.
+  struct KeysOfHead {
+    AlignedVector<T> expanded;
+    HeadView<const T> k, v;
+  };
+  KeysOfHead keys_of(const ComputeItem& item, int32_t head) {
+    const HeadView<const T> rows = view<const T>(item.kv, kv_head_of(head), false);
+    if (!expander_.is_on()) return {{}, rows, view<const T>(item.kv, kv_head_of(head), true)};
+    const int64_t count = plan_.rows(item.kv_tokens), width = settings_.dim_qk + settings_.dim_v;
+    KeysOfHead keys;
+    keys.expanded.resize(static_cast<size_t>(count * width));
+    expander_.expand(weights_head_of(item, head), rows, count, keys.expanded.data());
+    keys.k = {keys.expanded.data(), width};
+    keys.v = {keys.expanded.data() + settings_.dim_qk, width};
+    return keys;
+  }
+
+  /// The head whose weights expand latent rows.
+  int32_t weights_head_of([[maybe_unused]] const ComputeItem& item, int32_t head) const {
+    if constexpr (requires { seam_.weights_head_of(item, head); })
+      return seam_.weights_head_of(item, head);
+    return head;
   }
 
   void round_partial(HeadView<T> o, int64_t rows) {
@@ -450,15 +452,18 @@ class Walk {
   TileWork backward_unit(const ComputeItem& item, int32_t kv_head, TileScratch<T>& scratch) {
     const int64_t rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
     const int32_t group = attention_.heads / attention_.kv_heads;
-    const bool is_latent = attention_.latent_dim > 0;
-    AlignedVector<T> latent_dv(static_cast<size_t>(is_latent ? kv_rows * settings_.dim_v : 0));
-    const HeadView<T> dk = view<T>(item.dkv, kv_head, false),
-                      dv = is_latent ? HeadView<T>{latent_dv.data(), settings_.dim_v}
-                                     : view<T>(item.dkv, kv_head, true);
-    for (int64_t row = 0; row < kv_rows; ++row) {
-      std::fill_n(dk.row(row), settings_.dim_qk, T(0));
-      std::fill_n(dv.row(row), settings_.dim_v, T(0));
-    }
+    const bool is_latent = attention_.latent_dim > 0, is_expanded = expander_.is_on();
+    const int64_t width = settings_.dim_v + (is_expanded ? settings_.dim_qk : 0);
+    AlignedVector<T> apart(static_cast<size_t>(is_latent ? kv_rows * width : 0));
+    const HeadView<T> sums = view<T>(item.dkv, kv_head, false),
+                      dv = is_latent ? HeadView<T>{apart.data(), width}
+                                     : view<T>(item.dkv, kv_head, true),
+                      dk = is_expanded ? HeadView<T>{apart.data() + settings_.dim_v, width} : sums;
+    const auto clear = [&](HeadView<T> sum, int64_t lanes) {
+      for (int64_t row = 0; row < kv_rows; ++row) std::fill_n(sum.row(row), lanes, T(0));
+    };
+    clear(sums, attention_.key_dim());
+    clear(dv, settings_.dim_v);
     TileWork total;
     std::vector<T> delta(static_cast<size_t>(rows));
     const TilePlaces places = places_of(item);
@@ -478,16 +483,19 @@ class Walk {
           continue;
         }
       }
+      const KeysOfHead keys = keys_of(item, head);
+      if (is_expanded) std::fill(apart.begin(), apart.end(), T(0));
       const TileWork work = with_terms(item, places, head, [&](const TileSettings<T>& settings) {
         return tile_backward<T>(settings, plan_.slices_of(item), view<const T>(item.q, head, false),
-                                view<const T>(item.kv, kv_head, false),
-                                view<const T>(item.kv, kv_head, true),
-                                view<const T>(item.d_out, head, false), lse.data, lse.stride,
-                                delta.data(), dq, dk, dv, scratch);
+                                keys.k, keys.v, view<const T>(item.d_out, head, false), lse.data,
+                                lse.stride, delta.data(), dq, dk, dv, scratch);
       });
+      if (is_expanded)
+        expander_.add_gradients(weights_head_of(item, head), kv_rows, dk, dv,
+                                latent_sum(item).times, sums);
       total.flops += work.flops;
     }
-    if (is_latent) add_latent_gradients(item, kv_rows, dv, dk);
+    if (is_latent && !is_expanded) add_latent_gradients(item, kv_rows, dv, dk);
     if constexpr (kIsFloat) {
       cast_rows(fp8_.gradients, fp8_.dk, kv_rows, settings_.dim_qk, dk);
       cast_rows(fp8_.gradients, fp8_.dv, kv_rows, settings_.dim_v, dv);
@@ -496,14 +504,19 @@ class Walk {
   }
 
   /// Adds the gradient of a V that is a part of K to that of K.
-  void add_latent_gradients([[maybe_unused]] const ComputeItem& item, int64_t rows, HeadView<T> dv,
-                            HeadView<T> dk) {
-    LatentSum<T> sum;
-    if constexpr (requires { seam_.latent_sum(item); }) sum = seam_.latent_sum(item);
+  void add_latent_gradients(const ComputeItem& item, int64_t rows, HeadView<T> dv,
+                            HeadView<T> dk) const {
+    const LatentSum<T> sum = latent_sum(item);
     for (int64_t row = 0; row < rows; ++row) {
       for (int32_t lane = 0; lane < settings_.dim_v; ++lane)
         dk.row(row)[sum.first + lane] += sum.times * dv.row(row)[lane];
     }
+  }
+
+  LatentSum<T> latent_sum([[maybe_unused]] const ComputeItem& item) const {
+    LatentSum<T> sum;
+    if constexpr (requires { seam_.latent_sum(item); }) sum = seam_.latent_sum(item);
+    return sum;
   }
 
   /// The quantised rows of one query head of an item in the present direction.
@@ -574,6 +587,7 @@ class Walk {
   RankMemory<T> memory_;
   PartialMerger<T> merger_;
   const ScoreTerms terms_;
+  const RowExpander<T> expander_;
   AlignedVector<T> dbias_cells_;  // of all heads and sequences, see ScoreTerms
   Seam seam_;
   std::mutex work_mutex_;  // guards scratch and output, which the units share

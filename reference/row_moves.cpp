@@ -16,7 +16,7 @@ LaneCounts lane_counts(BufferKind kind, const Attention& attention) {
       return {attention.head_dim_v, 0};
     case BufferKind::kv:
     case BufferKind::dkv:
-      return {attention.head_dim_qk, attention.own_head_dim_v()};
+      return {attention.key_dim(), attention.own_head_dim_v()};
     case BufferKind::out:
       return {attention.head_dim_v, 1};
     case BufferKind::stats:

@@ -80,7 +80,7 @@ RotaryTable turns_of(const Scenario& scenario, const SequenceMask& mask, Side si
       turned_by(positions, is_query ? mask.first_query : mask.first_key,
                 is_query ? scenario.batch.q_positions : scenario.batch.kv_positions,
                 is_query ? query_offset(attention, mask) : 0),
-      attention.latent_dim);
+      is_query ? attention.first_rotated_of_q() : attention.first_rotated_of_k());
 }
 
 double pairs_of_rows(const SequencePart& part, int64_t begin, int64_t end) {

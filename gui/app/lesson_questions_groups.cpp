@@ -239,7 +239,7 @@ double percent_of_bf16(const AppState& state) {
     if (item.payload != Payload::kv || item.link == LinkClass::self) continue;
     bytes += static_cast<double>(item.bytes);
     elements += static_cast<double>(count_ids(plan.layout.kv_runs[item.src])) * attention.kv_heads *
-                (attention.head_dim_qk + attention.own_head_dim_v());
+                lanes_of(BufferKind::kv, attention);
   }
   return elements > 0 ? 100 * bytes / (2 * elements) : 0;
 }

@@ -171,8 +171,7 @@ void padding_is_unseen(CaptionWriter& writer, const AppState&) {
   const int64_t padding = count_padding(writer.index(), Side::kv);
   TransferItem row;
   row.payload = Payload::kv;
-  const int64_t row_bytes = int64_t{attention.kv_heads} *
-                            (attention.head_dim_qk + attention.own_head_dim_v()) *
+  const int64_t row_bytes = int64_t{attention.kv_heads} * lanes_of(BufferKind::kv, attention) *
                             wire_element_bytes(row, writer.plan().scenario);
   writer.say(
       fmt::format("Padding travels like everything else: {} rows x {} bytes = {} a step. But no "

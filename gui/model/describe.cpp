@@ -260,6 +260,9 @@ std::string bytes_formula(const Plan& plan, const WireBytes& wire) {
   if (!is_kv) {
     const bool is_qk = wire.payload == Payload::q || wire.payload == Payload::dq;
     head_dim = fmt::format("head_dim {}", is_qk ? qk : v);
+  } else if (attention.expands_rows()) {
+    head_dim =
+        fmt::format("(latent_dim {} + {})", attention.latent_dim, qk - attention.latent_nope_dim);
   } else if (attention.latent_dim > 0) {
     head_dim = fmt::format("head_dim {}, v in it", qk);
   } else if (qk == v) {

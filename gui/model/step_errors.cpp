@@ -46,6 +46,7 @@ std::optional<ItemShape> shape_of(const Plan& plan, const ItemTensorName& name) 
   if (buffer == kNoBuffer) return std::nullopt;
   const int64_t lanes = name.array == "lse"                         ? 1
                         : name.array == "out" || name.array == "dv" ? attention.head_dim_v
+                        : name.array == "dk"                        ? attention.key_dim()
                                                                     : attention.head_dim_qk;
   return ItemShape{is_of_keys ? item.kv_tokens : item.q_tokens, plan.buffer(buffer).heads, lanes};
 }

@@ -371,6 +371,10 @@ void edit_heads(Editor& editor) {
                 "head_dim of V and O");
   editor.number("latent dim", "attention.latent_dim", attention.latent_dim, 8,
                 "V is this many elements at the front of K; 0: V is a tensor of its own");
+  editor.number(
+      "latent nope dim", "attention.latent_nope_dim", attention.latent_nope_dim, 8,
+      "Rows are expanded where they are used: so many elements of K are made of the latent "
+      "ones, and V too; 0: V is a part of K");
   editor.choice("softmax", "attention.softmax_type", attention.softmax_type, kSoftmaxTypes,
                 "vanilla, or with a sink that takes a share of every row");
   editor.decimal("softcap", "attention.softcap", attention.softcap, "0: off");

@@ -24,7 +24,7 @@ ArrayLanes array_lanes(BufferKind kind, bool second, const Attention& attention)
       return second ? ArrayLanes{} : padded(attention.head_dim_v);
     case BufferKind::kv:
     case BufferKind::dkv:
-      return padded(second ? attention.own_head_dim_v() : attention.head_dim_qk);
+      return padded(second ? attention.own_head_dim_v() : attention.key_dim());
     case BufferKind::out:
       return second ? ArrayLanes{1, 1} : padded(attention.head_dim_v);
     case BufferKind::stats:

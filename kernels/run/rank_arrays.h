@@ -20,8 +20,8 @@ struct ArrayLanes {
   int32_t pitch = 0;
 };
 
-/// For q, dq: [qk]; d_out: [v]; kv, dkv: [qk], [v], or [qk] alone if V is a part of K; out: [v],
-/// [1] (lse); stats: [1] (delta), [1] (lse).
+/// For q, dq: [qk]; d_out: [v]; kv, dkv: [key_dim], [v], or [key_dim] alone if it stands for both;
+/// out: [v], [1] (lse); stats: [1] (delta), [1] (lse).
 ArrayLanes array_lanes(BufferKind kind, bool second, const Attention& attention);
 
 /// Element type of a buffer on a device: the inputs in the dtype, results and their partials in
@@ -67,6 +67,7 @@ class RankArrays {
   /// Element type of one array of a buffer.
   Dtype element(BufferId id, bool second) const;
   bool has_second(BufferId id) const { return second_[id] >= 0; }
+  int64_t bytes_of(int32_t array) const { return arrays_.bytes_of(array); }
   int64_t array_bytes(BufferId id, bool second) const {
     return arrays_.bytes_of(second ? second_[id] : first_[id]);
   }

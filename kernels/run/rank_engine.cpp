@@ -4,7 +4,7 @@
 #include "kernels/attention/packed_heads.h"
 #include "kernels/attention/row_offsets.h"
 #include "kernels/device/scalar_types.h"
-#include "kernels/lower/lowered_check.h"
+#include "kernels/run/item_shape.h"
 #include "sim/run/dtype.h"
 #include "sim/scenario/score_terms.h"
 
@@ -12,6 +12,7 @@
 #include <chrono>
 #include <limits>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -49,176 +50,9 @@ std::map<std::pair<int32_t, int32_t>, HeadRange> find_heads_of_steps(const Plan&
   return heads;
 }
 
-/// Most bytes that one kernel pushes; it counts groups of 16 bytes in 32 bits.
-constexpr int64_t kMostPushedBytes = int64_t{1} << 33;
-
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 
-Generation newest_generation(int32_t compute_capability) {
-  return compute_capability == 90 ? Generation::sm90 : Generation::portable;
-}
-
-/// The shape of an item without the numbers that depend on its rows and slices.
-AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
-  const Attention& attention = plan.scenario.attention;
-  const HeadRange kv_heads = kv_heads_of(attention, item.heads);
-  AttentionShape shape;
-  shape.dtype = plan.scenario.numerics.dtype;
-  shape.num_heads = item.heads.size();
-  shape.num_kv_heads = kv_heads.size();
-  shape.first_head = item.heads.begin;
-  shape.first_kv_head = kv_heads.begin;
-  shape.group = attention.heads / attention.kv_heads;
-  shape.head_dim_qk = attention.head_dim_qk;
-  shape.head_dim_v = attention.head_dim_v;
-  shape.scale = static_cast<float>(attention.effective_scale());
-  shape.softcap = static_cast<float>(attention.softcap);
-  shape.has_terms = has_score_terms(attention);
-  shape.is_latent = attention.latent_dim > 0;
-  const std::optional<Fp8>& fp8 = plan.scenario.numerics.fp8;
-  shape.is_fp8 = fp8.has_value();
-  shape.is_mx = fp8 && fp8->recipe == Fp8Recipe::mxfp8;
-  return shape;
-}
-
-AttentionShape shape_of_item(const Plan& plan, const ComputeItem& item, const SliceSums& sums) {
-  AttentionShape shape = shape_of_heads(plan, item);
-  shape.q_rows = static_cast<int32_t>(plan.rows(item.q_tokens));
-  shape.kv_rows = static_cast<int32_t>(plan.rows(item.kv_tokens));
-  shape.keys_per_row = sums.pairs / std::max(1, shape.q_rows);
-  shape.slices = sums;
-  return shape;
-}
-
-/// True if an item, or the items of a rank joined, may be one of the decode kernel's.
-bool may_decode(const Plan& plan) {
-  IdVector<RankId, SliceSums> of_rank(plan.home.size());
-  for (const ComputeItem& item : plan.forward.computes) {
-    const SliceSums sums = sum_slices(plan.slices_of(item));
-    if (is_decode(shape_of_item(plan, item, sums))) return true;
-    SliceSums& joined = of_rank[item.rank];
-    joined.pairs += sums.pairs;
-    joined.rows = std::max(joined.rows, sums.rows);
-    joined.rows_together = std::max(joined.rows_together, sums.rows_together);
-    AttentionShape shape = shape_of_item(plan, item, joined);
-    shape.kv_rows = std::numeric_limits<int32_t>::max();  // of both; that many at most
-    if (is_decode(shape)) return true;
-  }
-  return false;
-}
-
-/// The work of a rank's kernel if it writes all pieces that the rank sends.
-struct PushedPieces {
-  bool is_needed = false, is_possible = true;  // some do not go straight; all can be pushed
-  int64_t bytes = 0, copies = 0, flags = 0;
-
-  bool has_room() const {
-    return is_possible && copies <= RowPush::kMostCopies && flags <= RowPush::kMostFlags &&
-           bytes <= kMostPushedBytes;
-  }
-};
-
-/// For a pass whose inputs arrive in pieces.
-IdVector<RankId, PushedPieces> count_pushed_pieces(const LoweredPlan& lowered,
-                                                   Direction direction) {
-  const Pass& pass = lowered.plan.pass(direction);
-  IdVector<RankId, PushedPieces> pushed(lowered.plan.home.size());
-  for (size_t i = 0; i < pass.transfers.size(); ++i) {
-    if (lowered.notes[direction].transfers[i].piece == kWhole) continue;
-    const TransferItem& item = pass.transfers[i];
-    PushedPieces& by_sender = pushed[item.src];
-    by_sender.is_needed |= !goes_straight(lowered, item);
-    by_sender.is_possible &= can_be_pushed(lowered, item);
-    by_sender.bytes += item.bytes;
-    by_sender.copies += item.payload == Payload::kv ? 2 : 1;
-    ++by_sender.flags;
-  }
-  return pushed;
-}
-
-/// True if every piece of inputs can arrive while kernels wait for it: by copies only, or written
-/// by a kernel that begins before them. Records which ranks' kernels write them.
-bool can_come_in_pieces(LoweredPlan& lowered) {
-  for (const Direction direction : kDirections) {
-    PassNotes& notes = lowered.notes[direction];
-    if (!notes.is_cut) continue;
-    const IdVector<RankId, PushedPieces> pushed = count_pushed_pieces(lowered, direction);
-    for (const RankId rank : pushed.ids()) {
-      if (pushed[rank].is_needed && !pushed[rank].has_room()) return false;
-      notes.ranks[rank].pushes_all_pieces = pushed[rank].is_needed;
-    }
-  }
-  return true;
-}
-
-bool is_merged_in_dtype(const Numerics& numerics) {
-  return numerics.accumulate == Accumulate::dtype && element_bytes(numerics.dtype) == 2;
-}
-
 }  // namespace
-
-Result<std::vector<std::string>> passes_left_out(const Environment& environment) {
-  Result<std::vector<std::string>> names =
-      parse_pass_names(environment("CPSCOPE_WITHOUT").value_or(""));
-  if (names) return names;
-  Error error = names.error();
-  error.complaints.front().where = "CPSCOPE_WITHOUT";
-  return error;
-}
-
-LoweredPlan lower_for_devices(const CheckedPlan& checked, const RunOptions& options,
-                              const LoweringTarget& target) {
-  const Plan& plan = checked.plan();
-  const Generation newest =
-      target.generation.value_or(newest_generation(target.compute_capability));
-  const auto has_hopper_forward = [&](const ComputeItem& item) {
-    return newest == Generation::sm90 && item.dq == kNoBuffer &&
-           why_not_forward(newest, shape_of_heads(plan, item)).empty();
-  };
-  Lowering lowering;
-  lowering.saves_work = !options.observer && checked.admitted_because().empty() &&
-                        !is_merged_in_dtype(plan.scenario.numerics);
-  lowering.without = target.without;
-  lowering.pieces = target.pieces;
-  lowering.pieces.most = std::min(lowering.pieces.most, Arrivals::kMostPieces);
-  // Recipe delayed casts the gradients of each item before they are merged.
-  const std::optional<Fp8>& fp8 = plan.scenario.numerics.fp8;
-  const bool casts_gradients = fp8 && fp8->recipe == Fp8Recipe::delayed;
-  const auto has_fused_backward = [&](const ComputeItem& item) {
-    const AttentionShape shape = shape_of_heads(plan, item);
-    return item.dq != kNoBuffer && !casts_gradients && why_not_backward(newest, shape).empty() &&
-           is_backward_fused(newest, shape);
-  };
-  lowering.can_merge = [&](const ComputeItem& item) {
-    return has_hopper_forward(item) || has_fused_backward(item);
-  };
-  // Codes of fp8 are made of whole inputs, before the kernel begins; the kernels of decode and of
-  // latent attention do not wait.
-  if (plan.scenario.numerics.fp8 || plan.scenario.attention.latent_dim > 0 ||
-      (lowering.pieces.most > 1 && may_decode(plan)))
-    lowering.pieces = {};
-  lowering.waits_for_pieces = lowering.can_merge;
-  lowering.writes_dtype = [&](const ComputeItem& item) {
-    return element_bytes(plan.scenario.numerics.dtype) == 2 && lowering.waits_for_pieces(item);
-  };
-  lowering.heads_together = [&](const Plan& of, const ComputeItem& item) {
-    if (!has_hopper_forward(item)) return 1;
-    const AttentionShape shape = shape_of_item(of, item, sum_slices(of.slices_of(item)));
-    return forward_tile_shape(newest, shape).heads;
-  };
-  lowering.adds_shares = target.adds_shares;
-  // A joined item starts only after inputs have arrived: with pieces that takes little time.
-  if (lowering.pieces.most > 1) lowering.can_join = lowering.waits_for_pieces;
-  LoweredPlan lowered = lower_plan(plan, lowering);
-  // Otherwise kernels would wait for multiprocessors that they occupy themselves.
-  if (!can_come_in_pieces(lowered)) {
-    lowering.pieces = {};
-    lowering.can_join = nullptr;
-    lowered = lower_plan(plan, lowering);
-  }
-  if (const auto error = check_lowered(plan, lowered)) throw DeviceError(to_text(*error));
-  return lowered;
-}
 
 RankEngine::RankEngine(const LoweredPlan& lowered, IdVector<RankId, bool> is_here,
                        int32_t compute_capability, const EngineOptions& options)
@@ -232,7 +66,8 @@ RankEngine::RankEngine(const LoweredPlan& lowered, IdVector<RankId, bool> is_her
       arrays_(lowered, std::move(is_here)),
       tiles_(plan_),
       terms_(plan_, arrays_),
-      fp8_(plan_, arrays_) {
+      fp8_(plan_, arrays_),
+      expanded_(plan_, arrays_) {
   for (const RankId rank : plan_.home.ids()) {
     const bool here = arrays_.is_here(rank);
     max_logits_.push_back(here ? arrays_.reserve(fmt::format("rank {} max_logit", to_index(rank)),
@@ -474,9 +309,10 @@ void RankEngine::place_rows(const ComputeItem& item, Launch& launch) const {
   const int32_t head = item.heads.begin;
   launch.shape = shape_of(item);
   launch.q = arrays_.rows(item.q, false, head);
-  launch.k = arrays_.rows(item.kv, false, launch.shape.first_kv_head);
-  launch.v =
-      launch.shape.is_latent ? launch.k : arrays_.rows(item.kv, true, launch.shape.first_kv_head);
+  if (!expanded_.is_on()) launch.k = arrays_.rows(item.kv, false, launch.shape.first_kv_head);
+  launch.v = launch.k;
+  if (attention_.latent_dim == 0)
+    launch.v = arrays_.rows(item.kv, true, launch.shape.first_kv_head);
   launch.out = arrays_.rows(item.out, false, head);
   launch.out_element = arrays_.element(item.out, false);
   const RowBlock lse = arrays_.block(item.out, true, head);
@@ -494,6 +330,7 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool sa
   const int32_t head = item.heads.begin;
   ForwardLaunch launch;
   place_rows(item, launch);
+  if (expanded_.is_on()) std::tie(launch.k, launch.v) = expanded_.make(item, stream);
   ScoreTermRows terms;
   if (terms_.is_on()) terms = terms_.of(item);
   launch.terms = &terms;
@@ -528,6 +365,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   const int32_t head = item.heads.begin;
   BackwardLaunch launch;
   place_rows(item, launch);
+  if (expanded_.is_on()) std::tie(launch.k, launch.v) = expanded_.make(item, stream);
   ScoreTermRows terms;
   if (terms_.is_on()) terms = terms_.of(item);
   launch.terms = &terms;
@@ -557,8 +395,13 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
     const int32_t dq_head = head - plan_.buffer(item.dq).heads.begin;
     launch.dq.data = arrays_.at<float>(sums->second) + dq_head * launch.dq.head_stride;
   }
-  launch.dk = arrays_.rows(item.dkv, false, launch.shape.first_kv_head);
-  if (!launch.shape.is_latent) launch.dv = arrays_.rows(item.dkv, true, launch.shape.first_kv_head);
+  if (expanded_.is_on()) {
+    std::tie(launch.dk, launch.dv) = expanded_.gradients(item);
+  } else {
+    launch.dk = arrays_.rows(item.dkv, false, launch.shape.first_kv_head);
+    if (!launch.shape.is_latent)
+      launch.dv = arrays_.rows(item.dkv, true, launch.shape.first_kv_head);
+  }
   launch.dkv_element = arrays_.element(item.dkv, false);
   if (lowered_.buffers[item.dkv].has_wire_copy) {
     const int32_t kv_head = launch.shape.first_kv_head;
@@ -594,6 +437,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   if (says_begun) launch.key_tiles.begun = {begun_flag(), pass_number_};
   launch_key_gradient(generation, launch, stream);
   if (leaves_gradient_casts(generation, launch.shape)) cast_gradients(launch, stream);
+  if (expanded_.is_on()) expanded_.contract(item, stream);
 }
 
 }  // namespace cpscope::kernels

@@ -3,6 +3,7 @@
 #include "kernels/group/launch_place.h"
 #include "kernels/lower/lowered_plan.h"
 #include "kernels/rows/row_push.h"
+#include "kernels/run/expanded_rows.h"
 #include "kernels/run/fp8_store.h"
 #include "kernels/run/rank_arrays.h"
 #include "kernels/run/term_store.h"
@@ -250,6 +251,7 @@ class RankEngine {
   TileStore tiles_;
   TermStore terms_;
   Fp8Store fp8_;
+  ExpandedRows expanded_;
   bool has_short_sums_ = false;  // a forward multiplies codes of one byte
   struct KeptArray {
     BufferId buffer{};

@@ -106,7 +106,8 @@ void RankEngine::rotate_rows(BufferId buffer, RunListId tokens, Side side, doubl
   rotation.data = arrays_.first<void>(buffer);
   rotation.element = arrays_.element(buffer, false);
   rotation.round_to = plan_.scenario.numerics.dtype;
-  rotation.first_lane = attention_.latent_dim;
+  rotation.first_lane =
+      side == Side::q ? attention_.first_rotated_of_q() : attention_.first_rotated_of_k();
   rotation.positions = positions.as<int32_t>();
   rotation.theta = attention_.rope_theta;
   rotation.direction = direction;
@@ -121,6 +122,7 @@ void RankEngine::load(const RunInputs& inputs, Stream stream) {
   fill_bytes(arrays_.at(d_sink_), 0, attention_.heads * int64_t{sizeof(double)}, stream);
   terms_.load(inputs, stream);
   fp8_.load(inputs, stream);
+  expanded_.load(inputs, stream);
   for (const RankId rank : plan_.home.ids()) {
     if (!arrays_.is_here(rank)) continue;
     const HomeBuffers& home = plan_.home[rank];
@@ -230,7 +232,7 @@ void RankEngine::collect_backward(Answer& answer, Stream stream) {
   const int64_t tokens = plan_.layout.slots.tokens, kv_tokens = plan_.layout.slots.kv_tokens;
   const int64_t dim_qk = attention_.head_dim_qk, dim_v = attention_.head_dim_v;
   Tensor& dq = tensor_of(answer.dq, "dq", {tokens, attention_.heads, dim_qk});
-  Tensor& dk = tensor_of(answer.dk, "dk", {kv_tokens, attention_.kv_heads, dim_qk});
+  Tensor& dk = tensor_of(answer.dk, "dk", {kv_tokens, attention_.kv_heads, attention_.key_dim()});
   for (const RankId rank : plan_.home.ids()) {
     const HomeBuffers& home = plan_.home[rank];
     if (!arrays_.holds(home.dq)) continue;

@@ -1,6 +1,7 @@
 #include "kernels/run/tile_store.h"
 
 #include "kernels/device/scalar_types.h"
+#include "kernels/run/item_shape.h"
 
 #include <algorithm>
 
@@ -12,7 +13,7 @@ namespace {
 WorkHeads work_heads(const Attention& attention, const ComputeItem& item, int32_t heads,
                      TileShape shape, TileOwner owner) {
   const int64_t row = attention.head_dim_qk + attention.head_dim_v;  // K and V, or Q and dO
-  const auto group = static_cast<int32_t>(attention.heads / attention.kv_heads);
+  const int32_t group = heads_per_key_head(attention);
   WorkHeads result;
   result.num_heads = heads;
   result.heads_walked = owner == TileOwner::queries ? 1 : std::min(group, item.heads.size());
@@ -28,7 +29,7 @@ WorkHeads work_heads(const Attention& attention, const ComputeItem& item, int32_
 TileStore::Key TileStore::key_of(const ComputeItem& item, TileOwner owner, TileShape shape) const {
   const int32_t heads = owner == TileOwner::queries
                             ? item.heads.size() / shape.heads
-                            : kv_heads_of(plan_.scenario.attention, item.heads).size();
+                            : key_heads_of(plan_.scenario.attention, item.heads).size();
   return {item.first_slice,
           item.num_slices,
           plan_.rows(item.q_tokens),
@@ -47,8 +48,8 @@ void TileStore::plan(const ComputeItem& item, TileOwner owner, TileShape shape, 
   heads.most_at_once = most_heads;
   if (split_in_parts) {
     const Attention& attention = plan_.scenario.attention;
-    heads.group = static_cast<int32_t>(attention.heads / attention.kv_heads);
-    heads.num_heads_of_step = kv_heads_of(attention, *split_in_parts).size();
+    heads.group = heads_per_key_head(attention);
+    heads.num_heads_of_step = key_heads_of(attention, *split_in_parts).size();
     heads.sum_row_bytes =
         (padded_lanes(attention.head_dim_qk) + padded_lanes(attention.head_dim_v)) *
         int64_t{sizeof(float)};

@@ -123,6 +123,7 @@ nb::dict settings_of(const ScenarioBox& box) {
   all["bias"] = name(s.attention.bias);
   all["dropout"] = s.attention.dropout;
   all["latent_dim"] = s.attention.latent_dim;
+  all["latent_nope_dim"] = s.attention.latent_nope_dim;
   all["qkv_format"] = name(s.batch.qkv_format);
   all["lengths"] = s.batch.lengths;
   all["kv_lengths"] = s.batch.kv_lengths;

@@ -71,7 +71,8 @@ nb::object to_numpy_by_head(std::vector<double> values) {
 
 nb::dict inputs_dict(RunInputs inputs) {
   nb::dict all;
-  for (Tensor* tensor : {&inputs.q, &inputs.k, &inputs.v, &inputs.d_out}) {
+  for (Tensor* tensor :
+       {&inputs.q, &inputs.k, &inputs.v, &inputs.d_out, &inputs.w_k, &inputs.w_v}) {
     if (tensor->name.empty()) continue;
     const std::string name = tensor->name;
     all[name.c_str()] = tensor_to_numpy(std::move(*tensor));
@@ -133,6 +134,11 @@ Result<RunInputs> take_inputs(const ForeignRecord& record, const BatchSlots& slo
     if (sink == nullptr) return lacks("sink", "softmax_type is learnable: [heads]");
     inputs.sink = sink->values;
   }
+  for (const auto& [name, into] : {std::pair("w_k", &inputs.w_k), {"w_v", &inputs.w_v}})
+    if (scenario.attention.expands_rows() && !find(name, *into))
+      return lacks(name,
+                   "latent rows are expanded by w_k [heads, latent_nope_dim, latent_dim] and "
+                   "w_v [heads, head_dim_v, latent_dim]");
   if (scenario.attention.bias != BiasShape::none) {
     const Tensor* bias = record.find("bias");
     if (bias == nullptr) return lacks("bias", "[sequences or 1, heads or 1, queries, keys]");
@@ -372,7 +378,7 @@ class PythonExecutor final : public Executor {
     fill("out", {slots.tokens, attention.heads, attention.head_dim_v}, answer.out);
     if (!plan.scenario.numerics.backward) return output;
     fill("dq", {slots.tokens, attention.heads, attention.head_dim_qk}, answer.dq);
-    fill("dk", {slots.kv_tokens, attention.kv_heads, attention.head_dim_qk}, answer.dk);
+    fill("dk", {slots.kv_tokens, attention.kv_heads, attention.key_dim()}, answer.dk);
     if (attention.latent_dim == 0)
       fill("dv", {slots.kv_tokens, attention.kv_heads, attention.head_dim_v}, answer.dv);
     return output;

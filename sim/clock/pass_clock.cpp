@@ -78,8 +78,7 @@ double PassClock::read_us(const ComputeItem& item) const {
     return 0.0;
   const SliceSums sums = sum_slices(slices);
   if (!is_for_decode(sums, plan_.rows(item.kv_tokens), most_rows)) return 0.0;
-  const int64_t own_v = attention.latent_dim > 0 ? 0 : attention.head_dim_v;
-  const int64_t lanes = attention.head_dim_qk + own_v;
+  const int64_t lanes = lanes_of(BufferKind::kv, attention);
   const int64_t heads = kv_heads_of(attention, item.heads).size();
   return static_cast<double>(2 * sums.keys * heads * lanes) / stack_.read_gb_s * 1e-3;
 }

@@ -89,14 +89,17 @@ std::optional<PlantedFault> plant_own_lse(const Plan& healthy) {
 
 std::optional<PlantedFault> plant_in_latent(const Plan& healthy, Mistake mistake,
                                             std::string what) {
-  if (healthy.scenario.attention.latent_dim == 0) return std::nullopt;
+  const Attention& attention = healthy.scenario.attention;
+  const bool has_dv_in_dk =
+      mistake == Mistake::latent_dv_misplaced ? attention.has_v_in_k() : attention.latent_dim > 0;
+  if (!has_dv_in_dk) return std::nullopt;
   return plant_in_backward(healthy.backward.computes, StageKind::compute, mistake, std::move(what),
                            [](const ComputeItem& item) { return item.num_slices > 0; });
 }
 
 std::optional<PlantedFault> plant_lost_dv(const Plan& healthy) {
   return plant_in_latent(healthy, Mistake::latent_dv_lost,
-                         "the gradient of v, which is a part of k, is not added to dk");
+                         "the gradient of v, which k stands for, is not added to dk");
 }
 
 std::optional<PlantedFault> plant_misplaced_dv(const Plan& healthy) {

@@ -178,6 +178,18 @@ std::optional<PlantedFault> plant_shifted_lanes(const Plan& healthy) {
                            "v is padded to head_dim_qk, and out cut at the wrong end");
 }
 
+std::optional<PlantedFault> plant_local_weights(const Plan& healthy) {
+  if (!healthy.scenario.attention.expands_rows()) return std::nullopt;
+  const auto& items = healthy.forward.computes;
+  return plant_at(items,
+                  find_item(items,
+                            [](const ComputeItem& item) {
+                              return item.num_slices > 0 && item.heads.begin > 0;
+                            }),
+                  StageKind::compute, Mistake::latent_weights_by_local_head,
+                  "every rank expands latent rows with the weights of head 0 and those after it");
+}
+
 std::vector<Fault> merge_faults() {
   const BlindScenario one_rank{scenario_text({.parallel = "cp_size = 1"}), "nothing is merged"};
   return {
@@ -246,6 +258,9 @@ std::vector<Fault> merge_faults() {
 
 std::vector<Fault> kernel_faults() {
   const std::string a2a = "cp_size = 4\ncp_comm_type = \"a2a\"";
+  const std::string expanded =
+      "heads = 4\nkv_heads = 1\nhead_dim_qk = 12\nhead_dim_v = 8\nlatent_dim = 24\n"
+      "latent_nope_dim = 8";
   const BlindScenario no_padding{scenario_text({.batch = "lengths = [64, 32, 96]"}),
                                  "there is no padding"};
   return {
@@ -340,6 +355,17 @@ std::vector<Fault> kernel_faults() {
            scenario_text({.heads = "heads = 4\nkv_heads = 2\nhead_dim_qk = 12\nhead_dim_v = 8"}),
        .blind = BlindScenario{scenario_text({}), "q, k and v have the same head_dim"},
        .plant = plant_shifted_lanes},
+      {.name = "latent_weights_by_local_head",
+       .field_class = "M9",
+       .place = FaultPlace::executor,
+       .detector = Detector::output,
+       .source =
+           "NVIDIA/Megatron-LM, multi_latent_attention.py: linear_kv_up_proj of a rank's heads",
+       .wild = "No public report is known; where ranks exchange heads and keep all up-projections, "
+               "a rank has to take those of its own heads.",
+       .scenario = scenario_text({.parallel = a2a, .heads = expanded}),
+       .blind = BlindScenario{scenario_text({.heads = expanded}), "every rank has all heads"},
+       .plant = plant_local_weights},
       {.name = "all_zero_output",
        .field_class = "40",
        .place = FaultPlace::executor,

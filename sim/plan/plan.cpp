@@ -83,7 +83,7 @@ int64_t lanes_of(BufferKind kind, const Attention& attention) {
       return attention.head_dim_v;
     case BufferKind::kv:
     case BufferKind::dkv:
-      return attention.head_dim_qk + attention.own_head_dim_v();
+      return attention.key_dim() + attention.own_head_dim_v();
     case BufferKind::stats:
       return 0;
   }

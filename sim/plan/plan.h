@@ -225,8 +225,8 @@ BufferKind kind_of(Payload payload);
 /// KV heads that the query heads read (query head h reads KV head h * kv_heads / heads).
 HeadRange kv_heads_of(const Attention& attention, HeadRange heads);
 
-/// Elements of one row of one head: head_dim_qk + head_dim_v for kv and dkv, head_dim_qk alone if v
-/// is a part of k. Statistics, which are never in the dtype, are not counted.
+/// Elements of one row of one head: head_dim_qk + head_dim_v for kv and dkv, key_dim() alone if one
+/// tensor stands for both. Statistics, which are never in the dtype, are not counted.
 int64_t lanes_of(BufferKind kind, const Attention& attention);
 
 /// True if the item's partial has all heads of its accumulator.

@@ -153,8 +153,7 @@ int64_t count_necessary(const Plan& plan, const IdVector<RankId, std::vector<Run
   TransferItem row;
   row.payload = Payload::kv;
   return std::accumulate(remote.begin(), remote.end(), int64_t{0}) * attention.kv_heads *
-         (attention.head_dim_qk + attention.own_head_dim_v()) *
-         wire_element_bytes(row, plan.scenario);
+         lanes_of(BufferKind::kv, attention) * wire_element_bytes(row, plan.scenario);
 }
 
 IdVector<RankId, std::vector<RunListId>> own_queries(const Plan& plan) {

@@ -38,16 +38,17 @@ enum class Mistake {
   value_lanes_shifted,     // v padded to head_dim_qk, and out cut at the wrong end
   latent_dv_lost,          // the gradient of a v that is a part of k is not added to k's
   latent_dv_misplaced,     // it is added to the last elements of k's gradient
-  sink_gradient_summed,    // d_sink, complete on every rank, is summed over the ranks
-  alibi_by_tile_row,       // ALiBi: distances between rows of a tile
-  alibi_across_documents,  // ALiBi: distances in the packed buffer
-  terms_by_local_head,     // slopes, bias and dropout number the heads of a rank from 0
-  bias_by_tile_column,     // the bias is read by the row of the received keys
-  dropout_by_tile_column,  // every tile draws as if its keys were the first ones
-  dropout_redrawn,         // backward draws others than forward
-  dropout_scaled_twice,    // kept weights are scaled in the kernel and by its caller
-  dropout_before_softmax,  // the row sum counts only kept weights
-  fp8_receivers_scale,     // groups agree on scales of their own, and the receiver applies its own
+  latent_weights_by_local_head,  // a rank's heads expand latent rows with weights from head 0 on
+  sink_gradient_summed,          // d_sink, complete on every rank, is summed over the ranks
+  alibi_by_tile_row,             // ALiBi: distances between rows of a tile
+  alibi_across_documents,        // ALiBi: distances in the packed buffer
+  terms_by_local_head,           // slopes, bias and dropout number the heads of a rank from 0
+  bias_by_tile_column,           // the bias is read by the row of the received keys
+  dropout_by_tile_column,        // every tile draws as if its keys were the first ones
+  dropout_redrawn,               // backward draws others than forward
+  dropout_scaled_twice,          // kept weights are scaled in the kernel and by its caller
+  dropout_before_softmax,        // the row sum counts only kept weights
+  fp8_receivers_scale,  // groups agree on scales of their own, and the receiver applies its own
   fp8_key_scales_of_values,    // mxfp8: v is multiplied with the descales of k
   fp8_scale_for_descale,       // received k and v are multiplied with the scale
   fp8_weights_unscaled,        // P is cast without a scale

@@ -8,7 +8,7 @@
 namespace cpscope {
 
 /// The input tensor of a value.
-enum class InputTensor : uint32_t { q, k, v, d_out, sink, bias };
+enum class InputTensor : uint32_t { q, k, v, d_out, sink, bias, w_k, w_v };
 
 /// Sequence and position of one token: sequence -1 is the layout's tail. `position` counts the
 /// valid tokens of a sequence from 0, and padding from the begin of its slot, or of the tail.

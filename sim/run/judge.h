@@ -33,9 +33,14 @@ struct RunInputs {
   // empty without a bias. Cells beyond a sequence are never read.
   Tensor bias = {};
   Fp8History fp8 = {};  // dtype fp8 only
+  // Where latent rows are expanded, else empty: the weights that make the first latent_nope_dim
+  // elements of a head of k, [heads, latent_nope_dim, latent_dim], and v, [heads, head_dim_v,
+  // latent_dim], of the latent elements of a row.
+  Tensor w_k = {}, w_v = {};
 };
 
-/// The tensor whose rows begin with those of v: v itself, or k if v is a part of it (latent_dim).
+/// The tensor whose rows begin with those of v: v itself, or k if that stands for both
+/// (latent_dim); its latent elements are then v, or what v is made of.
 inline const Tensor& values_of(const RunInputs& inputs) {
   return inputs.v.shape.empty() ? inputs.k : inputs.v;
 }
@@ -163,7 +168,9 @@ struct AlteredAttention {
   double softcap = 0.0;  // 0: off
   /// Of a query token, a key token and a query head; empty: none.
   std::function<PairTerm(int64_t query, int64_t key, int32_t head)> terms = {};
-  std::vector<int32_t> kv_head_of;  // [query head]
+  // [query head] The KV head that it reads; where latent rows are expanded, the head of the
+  // weights.
+  std::vector<int32_t> kv_head_of;
   // 0: v is a tensor of its own; else the elements at the front of a rotated row of k that v is.
   int32_t latent_dim = 0;
   // How often the gradient of v is added to that of k, and to which of its elements.
@@ -196,8 +203,8 @@ struct QueryParts {
 
 /// Gradients of one key row, one part for the queries of each rank.
 struct KeyParts {
-  std::vector<double> dk;  // [rank, head_dim_qk], with the gradient of a v that is a part of k
-  std::vector<double> dv;  // [rank, head_dim_v]
+  std::vector<double> dk;  // [rank, key_dim], with the gradient of a v that it stands for
+  std::vector<double> dv;  // [rank, head_dim_v]; empty where latent rows are expanded
 };
 
 /// Rows to compute under an altered question. Rows of keys need the out and lse of all queries.

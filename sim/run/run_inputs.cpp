@@ -1,10 +1,12 @@
 #include "sim/run/run_inputs.h"
 
 #include "sim/base/parallel.h"
+#include "sim/run/dtype.h"
 #include "sim/run/fp8_history.h"
 #include "sim/scenario/score_terms.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace cpscope {
@@ -74,7 +76,29 @@ Tensor make_run_input(const Scenario& scenario, const BatchSlots& slots, InputTe
   return make_input(scenario, which, kNames[static_cast<size_t>(which)],
                     places_of(slots, is_of_keys ? Side::kv : Side::q),
                     is_of_keys ? attention.kv_heads : attention.heads,
-                    has_v_lanes ? attention.head_dim_v : attention.head_dim_qk, poison);
+                    has_v_lanes               ? attention.head_dim_v
+                    : which == InputTensor::k ? attention.key_dim()
+                                              : attention.head_dim_qk,
+                    poison);
+}
+
+Tensor make_row_weights(const Scenario& scenario, InputTensor which) {
+  const Attention& attention = scenario.attention;
+  const bool is_of_k = which == InputTensor::w_k;
+  const int64_t rows = is_of_k ? attention.latent_nope_dim : attention.head_dim_v;
+  Tensor weights =
+      make_filled_tensor(is_of_k ? "w_k" : "w_v", {attention.heads, rows, attention.latent_dim},
+                         scenario.numerics.dtype, 0.0);
+  const double length = std::sqrt(static_cast<double>(attention.latent_dim));
+  for_each_index(attention.heads * rows, [&](int64_t row) {
+    double* const first = weights.values.data() + row * attention.latent_dim;
+    fill_input_row(scenario.numerics, which,
+                   {.sequence = 0, .position = row % rows, .is_valid = true},
+                   static_cast<int32_t>(row / rows), first, attention.latent_dim);
+    for (int32_t lane = 0; lane < attention.latent_dim; ++lane)
+      first[lane] = round_to(scenario.numerics.dtype, first[lane] / length);
+  });
+  return weights;
 }
 
 Tensor make_bias(const Scenario& scenario, bool poison) {
@@ -110,6 +134,10 @@ RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, boo
     inputs.sink = sink_logits(scenario.numerics, scenario.attention.heads);
   if (scenario.attention.bias != BiasShape::none) inputs.bias = make_bias(scenario, poison);
   inputs.fp8 = history_before(scenario, slots);
+  if (scenario.attention.expands_rows()) {
+    inputs.w_k = make_row_weights(scenario, InputTensor::w_k);
+    inputs.w_v = make_row_weights(scenario, InputTensor::w_v);
+  }
   return inputs;
 }
 
@@ -119,9 +147,13 @@ int64_t run_inputs_bytes(const Scenario& scenario, const BatchSlots& slots) {
       slots.tokens * attention.heads *
       (attention.head_dim_qk + (scenario.numerics.backward ? attention.head_dim_v : 0));
   const int64_t kv_side =
-      slots.kv_tokens * attention.kv_heads * (attention.head_dim_qk + attention.own_head_dim_v());
+      slots.kv_tokens * attention.kv_heads * (attention.key_dim() + attention.own_head_dim_v());
   const int64_t bias = bias_extents(attention, scenario.batch).cells();
-  return (q_side + kv_side + bias) * static_cast<int64_t>(sizeof(double));
+  const int64_t weights = attention.expands_rows()
+                              ? int64_t{attention.heads} * attention.latent_dim *
+                                    (attention.latent_nope_dim + attention.head_dim_v)
+                              : 0;
+  return (q_side + kv_side + bias + weights) * static_cast<int64_t>(sizeof(double));
 }
 
 }  // namespace cpscope

@@ -16,7 +16,11 @@ RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, boo
 /// The bias of a scenario that has one. With `poison` cells beyond a sequence are NaN, else 0.
 Tensor make_bias(const Scenario& scenario, bool poison);
 
-/// One of these inputs, not the sink and not the bias; v is empty if it is a part of k.
+/// The weights w_k or w_v of a scenario that expands latent rows; N(0,1)/sqrt(latent_dim), rounded
+/// to the dtype, so that expanded elements are N(0,1).
+Tensor make_row_weights(const Scenario& scenario, InputTensor which);
+
+/// One of these inputs, not the sink, the bias and the weights; v is empty if k stands for both.
 Tensor make_run_input(const Scenario& scenario, const BatchSlots& slots, InputTensor which,
                       bool poison);
 

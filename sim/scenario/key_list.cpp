@@ -62,6 +62,10 @@ constexpr KeyNote kKeyNotes[] = {
     {"attention", "latent_dim", "0",
      "MLA's latent form: v is the first latent_dim elements of k, which RoPE does not turn; one "
      "tensor travels and one gradient comes home; kv_heads is 1; 0 is off"},
+    {"attention", "latent_nope_dim", "0",
+     "MLA whose latent rows are expanded where they are used: the elements of a head of k that its "
+     "weights make of the latent_dim ones, before the rotated ones; other weights make v; a row of "
+     "latent_dim + head_dim_qk - latent_nope_dim elements travels; 0: v is a part of k"},
     {"attention.mask", "name", "required, or file", "the mask"},
     {"attention.mask", "block", "required by block_causal, block_diffusion, block_top_k",
      "tokens of a block"},

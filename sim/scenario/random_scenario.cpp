@@ -299,6 +299,11 @@ void roll_latent(uint64_t seed, Attention& attention) {
   attention.latent_dim = attention.head_dim_v = dice.pick({1, 4, 6, 8, 17});
   const int32_t rotated = dice.pick({0, 2, 4, 7, 10});
   attention.head_dim_qk = attention.latent_dim + rotated;
+  if (dice.chance(40)) {
+    attention.latent_nope_dim = dice.pick({1, 3, 6, 16});
+    attention.head_dim_qk = attention.latent_nope_dim + rotated;
+    attention.head_dim_v = dice.pick({1, 4, 7, 16});
+  }
   if (rotated == 0 || rotated % 2 != 0) attention.rope_theta = 0.0;
 }
 

@@ -11,6 +11,13 @@ double Attention::effective_scale() const {
   return 1.0 / std::sqrt(static_cast<double>(head_dim_qk));
 }
 
+Attention Attention::with_expanded_rows(int32_t heads_of_keys) const {
+  Attention expanded = *this;
+  expanded.latent_dim = 0;  // latent_nope_dim still says what RoPE turns
+  expanded.kv_heads = heads_of_keys;
+  return expanded;
+}
+
 bool Attention::rotates_queries_from_end() const {
   if (rope_q_position != RopeQPosition::automatic) return rope_q_position == RopeQPosition::end;
   return mask_type == MaskType::causal_bottom_right ||

@@ -134,11 +134,29 @@ struct Attention {
   BiasShape bias = BiasShape::none;  // logits get a bias, after scale and cap
   double dropout = 0.0;              // probability that a weight is dropped, below 1; 0 = off
   DropoutMode dropout_mode = DropoutMode::split_invariant;
-  int32_t latent_dim = 0;  // 0 = off; else v is the first latent_dim elements of k, kv_heads is 1,
-                           // and RoPE turns only the elements behind them
+  // 0 = off; else one tensor k with one KV head stands for keys and values, and RoPE turns only the
+  // elements behind its first latent_dim. Absorbed form: v is these elements.
+  int32_t latent_dim = 0;
+  // > 0: expanded form, the elements of a head of k that its weights make of the latent ones where
+  // a row is used; its other elements are the rotated ones of the row, and other weights make v.
+  int32_t latent_nope_dim = 0;
 
-  /// Elements that a row of v has in addition to one of k: 0 if v is a part of k.
+  /// Elements that a row of v has in addition to one of k: 0 if k stands for both.
   int32_t own_head_dim_v() const { return latent_dim > 0 ? 0 : head_dim_v; }
+  /// True if k and v of every head are made of the latent rows where these are used.
+  bool expands_rows() const { return latent_dim > 0 && latent_nope_dim > 0; }
+  /// True if v is the first latent_dim elements of k.
+  bool has_v_in_k() const { return latent_dim > 0 && latent_nope_dim == 0; }
+  /// Elements of a row of k as it is stored and travels: head_dim_qk, but of rows that are expanded
+  /// the latent elements and the rotated ones.
+  int32_t key_dim() const {
+    return expands_rows() ? latent_dim + head_dim_qk - latent_nope_dim : head_dim_qk;
+  }
+  /// RoPE turns this element of q, or of a row of k, and those behind it.
+  int32_t first_rotated_of_q() const { return latent_nope_dim > 0 ? latent_nope_dim : latent_dim; }
+  int32_t first_rotated_of_k() const { return latent_dim > 0 ? latent_dim : latent_nope_dim; }
+  /// This attention of rows that have been expanded: k and v of `heads` heads of their own.
+  Attention with_expanded_rows(int32_t heads_of_keys) const;
 
   /// The scale that multiplies q.k: softmax_scale, or 1/sqrt(head_dim_qk) when that is 0.
   double effective_scale() const;

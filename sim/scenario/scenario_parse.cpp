@@ -196,7 +196,7 @@ void read_head_dims(const TableReader& table, Attention& attention) {
   }
   if (has_qk || has_v) {
     table.require("head_dim_qk", "head_dim_qk is required with head_dim_v");
-    if (!table.has("latent_dim"))
+    if (!table.has("latent_dim") || table.has("latent_nope_dim"))
       table.require("head_dim_v", "head_dim_v is required with head_dim_qk");
   } else if (table.is_table()) {
     table.require("head_dim", "give head_dim, or head_dim_qk and head_dim_v");
@@ -205,18 +205,42 @@ void read_head_dims(const TableReader& table, Attention& attention) {
   take_value(both ? both : v, attention.head_dim_v);
 }
 
-/// Reads latent_dim; it is also the default of head_dim_v.
+/// Reads latent_nope_dim, the expanded form.
+void read_expanded_form(const TableReader& table, Attention& attention) {
+  const auto made = table.integer("latent_nope_dim", 0, kMaxHeadDim);
+  if (!made || *made == 0) return;
+  attention.latent_nope_dim = static_cast<int32_t>(*made);
+  if (attention.latent_dim == 0) {
+    table.complain("latent_nope_dim", "is given without latent_dim",
+                   "latent_dim is the number of elements that the others are made of");
+  }
+  if (*made > attention.head_dim_qk) {
+    table.complain("latent_nope_dim",
+                   fmt::format("is larger than head_dim_qk: {} > {}", *made, attention.head_dim_qk),
+                   "a head of k has these elements and the rotated ones");
+  }
+  if (attention.key_dim() > kMaxHeadDim) {
+    table.complain("latent_nope_dim",
+                   fmt::format("makes a row of k of {} elements, at most {} are possible",
+                               attention.key_dim(), kMaxHeadDim),
+                   "a row has latent_dim + head_dim_qk - latent_nope_dim elements");
+  }
+}
+
+/// Reads latent_dim; in the absorbed form it is also the default of head_dim_v.
 void read_latent(const TableReader& table, Attention& attention) {
   const auto latent = table.integer("latent_dim", 0, kMaxHeadDim);
+  if (latent) attention.latent_dim = static_cast<int32_t>(*latent);
+  read_expanded_form(table, attention);
   if (!latent || *latent == 0) return;
-  attention.latent_dim = static_cast<int32_t>(*latent);
-  if (!table.has("head_dim") && !table.has("head_dim_v"))
+  if (!table.has("head_dim") && !table.has("head_dim_v") && !attention.expands_rows())
     attention.head_dim_v = attention.latent_dim;
   if (attention.kv_heads != 1) {
     table.complain(table.has("kv_heads") ? "kv_heads" : "latent_dim",
                    fmt::format("latent attention has one KV head: {}", attention.kv_heads),
                    "write kv_heads = 1: all query heads read the same latent rows");
   }
+  if (attention.expands_rows()) return;
   if (attention.head_dim_v != *latent) {
     table.complain(table.has("head_dim_v") ? "head_dim_v" : "latent_dim",
                    fmt::format("must be head_dim_v: {} is not {}", *latent, attention.head_dim_v),
@@ -354,14 +378,14 @@ void read_attention(const TableReader& table, Attention& attention) {
     table.complain(key, fmt::format("is out of the range of fp32 logits: {:g}", value),
                    "0, or between 1e-30 and 1e30");
   }
-  const int32_t rotated = attention.head_dim_qk - attention.latent_dim;
+  const int32_t rotated = attention.head_dim_qk - attention.first_rotated_of_q();
   if (attention.rope_theta > 0.0 && (rotated % 2 != 0 || rotated == 0)) {
     table.complain(
         "rope_theta",
         attention.latent_dim == 0
             ? fmt::format("needs an even head_dim_qk: {}", attention.head_dim_qk)
-            : fmt::format("needs an even number of elements behind latent_dim, at least 2: {}",
-                          rotated),
+            : fmt::format("needs an even number of elements behind {}, at least 2: {}",
+                          attention.expands_rows() ? "latent_nope_dim" : "latent_dim", rotated),
         "rotary embedding rotates pairs of elements");
   }
   if (attention.mask_type == MaskType::slices && !table.has("mask")) {

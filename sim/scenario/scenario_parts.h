@@ -20,7 +20,8 @@ inline constexpr auto kAttentionKeys = std::to_array<std::string_view>(
     {"heads",          "kv_heads", "head_dim",     "head_dim_qk",  "head_dim_v",
      "attn_mask_type", "slices",   "mask",         "window_size",  "chunk_size",
      "softmax_scale",  "softcap",  "softmax_type", "rope_theta",   "rope_q_position",
-     "alibi",          "bias",     "dropout",      "dropout_mode", "latent_dim"});
+     "alibi",          "bias",     "dropout",      "dropout_mode", "latent_dim",
+     "latent_nope_dim"});
 inline constexpr auto kMaskKeys = std::to_array<std::string_view>(
     {"name", "block", "parents", "lengths", "groups", "count", "causal", "window", "keys", "blocks",
      "seed", "sequence", "file"});

@@ -126,6 +126,7 @@ void print_attention(const Attention& attention, TomlWriter& writer) {
   writer.number("dropout", attention.dropout, usual.dropout);
   writer.choice("dropout_mode", attention.dropout_mode, usual.dropout_mode);
   writer.integer("latent_dim", attention.latent_dim, usual.latent_dim);
+  writer.integer("latent_nope_dim", attention.latent_nope_dim, usual.latent_nope_dim);
 }
 
 void print_generator(const Generator& generator, TomlWriter& writer) {

@@ -1,5 +1,6 @@
 // Wrong answers of latent attention, whose rows hold keys and values in one.
 #include "reference/dense_oracle.h"
+#include "reference/latent_rows.h"
 #include "reference/rotate_row.h"
 #include "sim/run/dtype.h"
 #include "sim/run/grade/case.h"
@@ -121,10 +122,69 @@ TEST(LatentCauses, AreNamed) {
   }
 }
 
+/// Rows that are expanded: the answer of a rank that takes the weights of other heads, and one
+/// without the gradient of v.
+std::string expanded_text(const std::string& dtype, const std::string& comm = "a2a") {
+  return fmt::format(
+      "schema = 1\n[attention]\nheads = 4\nkv_heads = 1\nhead_dim_qk = 12\nhead_dim_v = 6\n"
+      "latent_dim = 16\nlatent_nope_dim = 8\nrope_theta = 100.0\n[batch]\nlengths = [61, 30, 97]\n"
+      "[parallel]\ncp_size = 4\ncp_comm_type = \"{}\"\n[numerics]\ndtype = \"{}\"\n",
+      comm, dtype);
+}
+
+const PlantedMistake kExpandedMistakes[] = {
+    {.name = "NoGradientOfV",
+     .cause = "dv_not_added",
+     .plant =
+         [](const Plan& plan, const RunInputs& inputs) {
+           // v is linear in its weights: without them the rest of the gradient is that of k, if out
+           // and the weights of the softmax stay.
+           Answer answer = reference::exact_answer(plan.scenario, inputs);
+           Scenario heads = plan.scenario;
+           heads.attention = heads.attention.with_expanded_rows(heads.attention.heads);
+           const Answer of_heads =
+               reference::exact_answer(heads, reference::expand_rows(inputs, false));
+           const std::vector<double> nothing(static_cast<size_t>(of_heads.dk.shape[2]), 0.0);
+           for (int64_t row = 0; row < of_heads.dv.shape[0] * of_heads.dv.shape[1]; ++row) {
+             std::vector<double> dv(of_heads.dv.values.begin() + row * of_heads.dv.shape[2],
+                                    of_heads.dv.values.begin() + (row + 1) * of_heads.dv.shape[2]);
+             for (double& value : dv) value = -value;
+             reference::add_head_gradients(
+                 inputs, static_cast<int32_t>(row % of_heads.dv.shape[1]), nothing.data(),
+                 dv.data(),
+                 answer.dk.values.data() + row / of_heads.dv.shape[1] * answer.dk.shape[2]);
+           }
+           return rounded(plan, std::move(answer));
+         }},
+    {.name = "WeightsOfLocalHeads",
+     .cause = "weights_by_local_head",
+     .plant =
+         [](const Plan& plan, const RunInputs& inputs) {
+           RunInputs first = inputs;  // each of the four ranks has one head
+           for (Tensor* weights : {&first.w_k, &first.w_v}) {
+             const int64_t of_head = weights->shape[1] * weights->shape[2];
+             for (int64_t i = of_head; i < weights->size(); ++i)
+               weights->values[i] = weights->values[i % of_head];
+           }
+           return rounded(plan, reference::exact_answer(plan.scenario, first));
+         }},
+};
+
+TEST(ExpandedCauses, AreNamed) {
+  for (const PlantedMistake& mistake : kExpandedMistakes) {
+    for (const char* dtype : {"bf16", "fp32"}) {
+      const JudgedCauses judged = judge_planted(mistake, expanded_text(dtype));
+      EXPECT_FALSE(judged.grade.passed) << mistake.name << ' ' << dtype;
+      EXPECT_EQ(judged.first_cause(), mistake.cause) << dtype << '\n' << judged.describe();
+    }
+  }
+}
+
 TEST(LatentRun, IsRecordedAndGradedWithoutVAndItsGradient) {
   Toolbox toolbox = make_walker_toolbox();
-  for (const char* comm : {"p2p", "a2a", "group_cast", "mesh"}) {
-    const std::string text = latent_text("bf16", comm);
+  for (const char* comm : {"p2p", "a2a", "group_cast", "mesh", "expanded"}) {
+    const std::string text = std::string_view(comm) == "expanded" ? expanded_text("bf16", "p2p")
+                                                                  : latent_text("bf16", comm);
     const Result<LoadedScenario> loaded = parse_scenario(text, "latent.toml");
     ASSERT_TRUE(loaded.ok()) << to_text(loaded.error());
     CaseOutcome outcome = run_case(toolbox, loaded.value(), {});
@@ -140,6 +200,7 @@ TEST(LatentRun, IsRecordedAndGradedWithoutVAndItsGradient) {
     EXPECT_TRUE(graded.value().grade.passed) << describe_first_failure(graded.value().grade);
     EXPECT_TRUE(graded.value().missing.empty());
     EXPECT_EQ(graded.value().grade.find("dv"), nullptr);
+    for (const InputNote& note : graded.value().inputs) EXPECT_EQ(note.different, 0) << note.name;
   }
 }
 

@@ -91,7 +91,7 @@ inline TinyBatch make_tiny_batch(Scenario scenario,
   tiny.inputs.q =
       make_rows("q", dtype, is_query, attention.heads, attention.head_dim_qk, padding_value, 1);
   tiny.inputs.k =
-      make_rows("k", dtype, is_key, attention.kv_heads, attention.head_dim_qk, padding_value, 2);
+      make_rows("k", dtype, is_key, attention.kv_heads, attention.key_dim(), padding_value, 2);
   if (attention.latent_dim == 0)
     tiny.inputs.v =
         make_rows("v", dtype, is_key, attention.kv_heads, attention.head_dim_v, padding_value, 3);
@@ -106,6 +106,10 @@ inline TinyBatch make_tiny_batch(Scenario scenario,
     }
   }
   if (attention.bias != BiasShape::none) tiny.inputs.bias = make_bias(scenario, true);
+  if (attention.expands_rows()) {
+    tiny.inputs.w_k = make_row_weights(scenario, InputTensor::w_k);
+    tiny.inputs.w_v = make_row_weights(scenario, InputTensor::w_v);
+  }
   tiny.scenario = std::move(scenario);
   return tiny;
 }

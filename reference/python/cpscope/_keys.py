@@ -35,6 +35,7 @@ class ScenarioKeys(TypedDict, total=False):
     dropout: float
     dropout_mode: str
     latent_dim: int
+    latent_nope_dim: int
     qkv_format: str
     lengths: Integers
     kv_lengths: Integers

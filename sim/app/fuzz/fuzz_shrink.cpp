@@ -143,7 +143,16 @@ void add_size_steps(const Scenario& scenario, std::vector<Step>& steps) {
     if (wanted < 1 || wanted >= group) continue;
     steps.push_back([=](Scenario& s) { s.attention.heads = s.attention.kv_heads * wanted; });
   }
-  if (attention.latent_dim > 0) {
+  if (attention.expands_rows()) {
+    steps.push_back([](Scenario& s) {  // the absorbed form
+      s.attention.head_dim_qk = s.attention.key_dim();
+      s.attention.head_dim_v = s.attention.latent_dim;
+      s.attention.latent_nope_dim = 0;
+    });
+    steps.push_back([](Scenario& s) { s.attention.latent_dim = s.attention.latent_nope_dim = 0; });
+    for (int32_t Attention::*dim : {&Attention::latent_dim, &Attention::head_dim_v})
+      if (attention.*dim > 1) steps.push_back(set(&Scenario::attention, dim, 1));
+  } else if (attention.latent_dim > 0) {
     steps.push_back([](Scenario& s) { s.attention.latent_dim = 0; });
     steps.push_back([](Scenario& s) {
       s.attention.head_dim_qk -= s.attention.latent_dim - 1;

@@ -39,7 +39,8 @@ struct Sizes {
     kv_heads = attention.kv_heads;
     qk = attention.head_dim_qk;
     v = attention.head_dim_v;
-    kv = attention.latent_dim > 0 ? qk : qk + v;
+    kv = attention.latent_dim == 0 ? qk + v : qk;
+    if (attention.latent_nope_dim > 0) kv = attention.latent_dim + qk - attention.latent_nope_dim;
   }
   /// Those of a group of cp_sizes, whose ranks have equal parts of its sequences.
   Sizes(const Plan& p, const CpGroup& group) : Sizes(p) {

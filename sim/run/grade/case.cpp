@@ -366,6 +366,8 @@ RunRecord make_record(CaseOutcome& outcome, const std::string& scenario_text) {
   add(by_head("d_sink", answer.d_sink), stored);
   add(outcome.inputs.bias, plan.scenario.numerics.dtype);
   add(answer.dbias, stored);
+  for (const Tensor* weights : {&outcome.inputs.w_k, &outcome.inputs.w_v})
+    add(*weights, plan.scenario.numerics.dtype);
   std::move(outcome.items.begin(), outcome.items.end(), std::back_inserter(record.tensors));
   outcome.items.clear();
   for (const TensorGrade& tensor : outcome.grade.tensors)

@@ -181,6 +181,20 @@ std::optional<Error> take_bias(const Tensor& given, const Scenario& scenario, Te
   return std::nullopt;
 }
 
+std::optional<Error> take_weights(const Tensor& given, Tensor& weights, InputNote& note) {
+  const int64_t of_head = weights.shape[1] * weights.shape[2];
+  for (int64_t i = 0; i < weights.size(); ++i) {
+    const double value = given.values[static_cast<size_t>(i)];
+    ++note.values;
+    if (value == weights.values[static_cast<size_t>(i)]) continue;
+    if (!std::isfinite(value) || round_to(weights.dtype, value) != value)
+      return bad_value(given, weights.dtype, -1, i / of_head, value);
+    if (note.different++ == 0) note.head = i / of_head;
+    weights.values[static_cast<size_t>(i)] = value;
+  }
+  return std::nullopt;
+}
+
 /// The scenario's inputs, replaced by the record's inputs if it holds some. One at a time: an input
 /// of a long batch is large.
 Result<RunInputs> find_inputs(const Plan& plan, ForeignRecord& record, ForeignGrade& graded) {
@@ -223,6 +237,16 @@ Result<RunInputs> find_inputs(const Plan& plan, ForeignRecord& record, ForeignGr
       if (auto error = take_bias(*bias, plan.scenario, inputs.bias, note)) return *error;
       graded.inputs.push_back(note);
     }
+  }
+  for (const auto& [which, weights] :
+       {std::pair{InputTensor::w_k, &inputs.w_k}, {InputTensor::w_v, &inputs.w_v}}) {
+    if (!plan.scenario.attention.expands_rows()) break;
+    *weights = make_row_weights(plan.scenario, which);
+    const Tensor* given = record.find(weights->name);
+    if (given == nullptr) continue;
+    InputNote note{.name = weights->name};
+    if (auto error = take_weights(*given, *weights, note)) return *error;
+    graded.inputs.push_back(note);
   }
   inputs.fp8 = history_of_record(plan.scenario, inputs);
   graded.uses_own_inputs = std::any_of(graded.inputs.begin(), graded.inputs.end(),
@@ -386,7 +410,7 @@ void find_blind_record(const ForeignRecord& record, const ForeignGrade& graded,
                        std::vector<std::string>& blind) {
   const auto is_asked = [&](const std::string& name) {
     return contains(graded.missing, name) ||
-           contains({"q", "k", "v", "d_out", "sink", "bias"}, name);
+           contains({"q", "k", "v", "d_out", "sink", "bias", "w_k", "w_v"}, name);
   };
   for (const std::string& name : record.absent)
     if (is_asked(name)) blind.push_back(fmt::format("{} was given without a tensor", name));

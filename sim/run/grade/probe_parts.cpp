@@ -1,5 +1,7 @@
 #include "sim/run/grade/probe_parts.h"
 
+#include "sim/run/probe/latent_probe.h"
+
 #include <cmath>
 #include <utility>
 
@@ -80,7 +82,7 @@ Tensor zero_tensor(const char* name, std::vector<int64_t> shape, Dtype dtype) {
 }
 
 RunInputs zero_inputs(const Plan& plan) {
-  const Attention& attention = plan.scenario.attention;
+  const Attention attention = probed_attention(plan.scenario.attention);
   const Dtype dtype = plan.scenario.numerics.dtype;
   const BatchSlots& slots = plan.layout.slots;
   RunInputs inputs;

@@ -114,10 +114,13 @@ Suspect SuspectMaker::as_asked(Parts parts) const {
     altered.key_positions = rotary_positions(scenario_, plan_.layout.slots, Side::kv);
   }
   altered.theta = scenario_.attention.rope_theta;
-  altered.latent_dim = altered.first_rotated = scenario_.attention.latent_dim;
+  const Attention& asked = scenario_.attention;
+  altered.latent_dim = asked.has_v_in_k() ? asked.latent_dim : 0;
+  altered.first_rotated = asked.first_rotated_of_q();
   altered.scale = scenario_.attention.effective_scale();
   altered.softcap = scenario_.attention.softcap;
-  altered.kv_head_of = heads_in_groups(scenario_.attention);
+  altered.kv_head_of =
+      heads_in_groups(asked.expands_rows() ? asked.with_expanded_rows(asked.heads) : asked);
   altered.terms = terms_at(terms_, {queries_.position, keys_.position});
   if (parts != Parts::none) {
     const int32_t size = parts == Parts::of_ranks ? 1 : scenario_.parallel.a2a_size;
@@ -500,7 +503,7 @@ void SuspectMaker::add_rotations(const Take& take) const {
   Suspect ignored = with_times("rope_ignored", "q and k are not rotated", by_mask(scenario_));
   ignored.attention.theta = 0.0;
   take(ignored);
-  if (scenario_.attention.latent_dim > 0 && scenario_.attention.head_dim_qk % 2 == 0) {
+  if (scenario_.attention.has_v_in_k() && scenario_.attention.head_dim_qk % 2 == 0) {
     Suspect whole = as_asked(Parts::none);
     whole.name = "v_rotated";
     whole.text = "RoPE turns all elements of q and k, those that v is too";
@@ -557,16 +560,25 @@ void SuspectMaker::add_numbers(const Take& take) const {
       add_sinks("sink_counted_twice", "the sink enters once for every rank", plan_.layout.cp_size);
   }
   if (asked.latent_dim > 0 && scenario_.numerics.backward) {
-    add("dv_not_added", "dk lacks the gradient of v, which is a part of k",
+    add("dv_not_added", "dk lacks the gradient of v, which k stands for",
         [](Suspect& suspect) { suspect.attention.value_gradients = 0.0; });
     add("dv_added_twice", "the gradient of v is added to dk twice",
         [](Suspect& suspect) { suspect.attention.value_gradients = 2.0; });
-    if (asked.latent_dim < asked.head_dim_qk)
+    if (asked.has_v_in_k() && asked.latent_dim < asked.head_dim_qk)
       add("dv_misplaced", "the gradient of v is added to the last elements of dk",
           [&](Suspect& suspect) {
             suspect.attention.value_gradients_at = asked.head_dim_qk - asked.latent_dim;
           });
   }
+  const Parallel& parallel = scenario_.parallel;
+  const bool is_a2a = parallel.comm_type == CommType::a2a;
+  const int32_t of_rank = asked.heads / (is_a2a ? plan_.layout.cp_size : parallel.a2a_size);
+  if (asked.expands_rows() && (is_a2a || has_head_groups(parallel.comm_type)) && of_rank > 0)
+    add("weights_by_local_head",
+        "latent rows are expanded with the weights of head 0 and those after it on every rank",
+        [&](Suspect& suspect) {
+          for (int32_t& head : suspect.attention.kv_head_of) head %= of_rank;
+        });
   if (asked.kv_heads > 1 && asked.kv_heads < asked.heads)
     add("kv_heads_interleaved", "query head h reads KV head h mod kv_heads", [&](Suspect& suspect) {
       for (int32_t head = 0; head < asked.heads; ++head)

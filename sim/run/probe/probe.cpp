@@ -4,6 +4,7 @@
 #include "sim/run/grade/case.h"
 #include "sim/run/grade/grade.h"
 #include "sim/run/grade/probe_parts.h"
+#include "sim/run/probe/latent_probe.h"
 #include "sim/run/probe/probe_coded.h"
 #include "sim/scenario/score_terms.h"
 
@@ -310,7 +311,7 @@ std::optional<ProbeFinding> ProbeReport::first_of(std::string_view probe) const 
 }
 
 Scenario probe_scenario(const Scenario& scenario) {
-  Scenario probe = without_score_terms(scenario);
+  Scenario probe = with_room_for_codes(without_score_terms(scenario));
   probe.numerics.backward = false;
   probe.numerics.accumulate = Accumulate::fp32;
   probe.numerics.fp8.reset();

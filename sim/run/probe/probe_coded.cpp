@@ -2,8 +2,9 @@
 
 #include "sim/plan/rotary_positions.h"
 #include "sim/run/dtype.h"
-#include "sim/scenario/score_terms.h"
 #include "sim/run/grade/probe_parts.h"
+#include "sim/run/probe/latent_probe.h"
+#include "sim/scenario/score_terms.h"
 
 #include <algorithm>
 #include <cmath>
@@ -48,7 +49,7 @@ class QueryProbe {
  public:
   QueryProbe(const Plan& plan, const MaskWitness& witness)
       : plan_(plan), expectation_(plan, witness), inputs_(zero_inputs(plan)) {
-    const Attention& attention = plan.scenario.attention;
+    const Attention attention = probed_attention(plan.scenario.attention);
     heads_ = attention.heads;
     classes_ = count_classes(attention);
     factors_ = factors_of_logit(attention.effective_scale(), kDecisiveLogit);
@@ -134,9 +135,9 @@ class PositionProbe {
         inputs_(zero_inputs(plan)),
         query_positions_(rotary_positions(plan.scenario, plan.layout.slots, Side::q)),
         key_positions_(rotary_positions(plan.scenario, plan.layout.slots, Side::kv)) {
-    const Attention& attention = plan.scenario.attention;
+    const Attention attention = probed_attention(plan.scenario.attention);
     heads_ = attention.heads;
-    first_ = attention.latent_dim;
+    first_ = attention.first_rotated_of_q();
     const int32_t rotated = attention.head_dim_qk - first_;
     half_ = rotated / 2;
     for (int32_t lane = 0; lane < half_; ++lane)
@@ -259,7 +260,7 @@ class PositionProbe {
 }  // namespace
 
 Scenario coded_probe_scenario(const Scenario& scenario) {
-  Scenario probe = without_score_terms(scenario);
+  Scenario probe = with_room_for_codes(without_score_terms(scenario));
   probe.attention.rope_theta = 0;
   probe.attention.softcap = 0;
   probe.numerics.accumulate = Accumulate::fp32;

@@ -1,5 +1,6 @@
 #include "sim/run/dtype.h"
 #include "sim/run/grade/probe_parts.h"
+#include "sim/run/probe/latent_probe.h"
 #include "sim/run/probe/probe_coded.h"
 
 #include <algorithm>
@@ -46,7 +47,7 @@ int32_t first_of_keys(const Attention& attention) { return attention.latent_dim 
 
 /// The segments of keys that k codes for dq.
 std::vector<Segment> segments_of_keys(const Plan& plan) {
-  const Attention& attention = plan.scenario.attention;
+  const Attention attention = probed_attention(plan.scenario.attention);
   // Even: one sign an element.
   const int32_t lanes = (attention.head_dim_qk - first_of_keys(attention)) / 2 * 2;
   if (lanes == 0) return {};
@@ -62,13 +63,14 @@ int32_t lanes_of_queries(const Attention& attention) {
 
 /// True if the expected dk and dv of one run would not fit in memory.
 bool has_too_many_keys(const Plan& plan) {
-  return plan.layout.slots.kv_tokens * lanes_of_queries(plan.scenario.attention) > kMostExpected;
+  return plan.layout.slots.kv_tokens * lanes_of_queries(probed_attention(plan.scenario.attention)) >
+         kMostExpected;
 }
 
 /// The segments of queries that q and d_out code for dk and dv.
 std::vector<Segment> segments_of_queries(const Plan& plan) {
   if (has_too_many_keys(plan)) return {};
-  const Attention& attention = plan.scenario.attention;
+  const Attention attention = probed_attention(plan.scenario.attention);
   const int32_t lanes = lanes_of_queries(attention);
   if (lanes == 0) return {};
   const int64_t group = attention.heads / attention.kv_heads;
@@ -82,7 +84,7 @@ class GradientProbe {
  public:
   GradientProbe(const Plan& plan, const MaskWitness& witness)
       : plan_(plan),
-        attention_(plan.scenario.attention),
+        attention_(probed_attention(plan.scenario.attention)),
         expectation_(plan, witness),
         inputs_(zero_inputs(plan)),
         scale_(attention_.effective_scale()),
@@ -271,7 +273,7 @@ class GradientProbe {
   }
 
   const Plan& plan_;
-  const Attention& attention_;
+  const Attention attention_;
   Expectation expectation_;
   RunInputs inputs_;
   double scale_;

@@ -1,5 +1,7 @@
 #include "sim/run/probe/probe_runs.h"
 
+#include "sim/run/probe/latent_probe.h"
+
 #include <algorithm>
 
 namespace cpscope {
@@ -22,7 +24,11 @@ Result<RunOutput> ProbeRuns::run(const CheckedPlan& plan, const RunInputs& input
       share_(std::min(1.0, (done_ + flops * share) / flops_));
     };
   }
-  Result<RunOutput> output = executor_.run(plan, inputs, options);
+  const Attention& attention = plan.plan().scenario.attention;
+  Result<RunOutput> output = attention.expands_rows()
+                                 ? executor_.run(plan, pack_codes(attention, inputs), options)
+                                 : executor_.run(plan, inputs, options);
+  if (output) unpack_codes(attention, output.value().answer);
   done_ += flops;
   return output;
 }

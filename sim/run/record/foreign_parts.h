@@ -20,25 +20,26 @@ struct TensorKind {
   Side side;
   bool has_v_lanes;
   bool is_lse;
-  bool is_bias = false;  // of a bias: [sequences or 1, heads or 1, queries, keys]
+  bool is_whole = false;  // the same on every rank, in a shape without rows: bias, dbias, w_k, w_v
 };
 
 // The contract's names in its order (section 4).
-inline constexpr std::array kTensorKinds = {
-    TensorKind{"q", false, Side::q, false, false},
-    TensorKind{"k", false, Side::kv, false, false},
-    TensorKind{"v", false, Side::kv, true, false},
-    TensorKind{"d_out", false, Side::q, true, false},
-    TensorKind{"out", false, Side::q, true, false},
-    TensorKind{"lse", false, Side::q, false, true},
-    TensorKind{"dq", false, Side::q, false, false},
-    TensorKind{"dk", false, Side::kv, false, false},
-    TensorKind{"dv", false, Side::kv, true, false},
-    TensorKind{"max_logit", true, Side::q, false, false},
-    TensorKind{"sink", true, Side::q, false, false},
-    TensorKind{"d_sink", true, Side::q, false, false},
-    TensorKind{"bias", false, Side::q, false, false, true},
-    TensorKind{"dbias", false, Side::q, false, false, true}};
+inline constexpr std::array kTensorKinds = {TensorKind{"q", false, Side::q, false, false},
+                                            TensorKind{"k", false, Side::kv, false, false},
+                                            TensorKind{"v", false, Side::kv, true, false},
+                                            TensorKind{"d_out", false, Side::q, true, false},
+                                            TensorKind{"out", false, Side::q, true, false},
+                                            TensorKind{"lse", false, Side::q, false, true},
+                                            TensorKind{"dq", false, Side::q, false, false},
+                                            TensorKind{"dk", false, Side::kv, false, false},
+                                            TensorKind{"dv", false, Side::kv, true, false},
+                                            TensorKind{"max_logit", true, Side::q, false, false},
+                                            TensorKind{"sink", true, Side::q, false, false},
+                                            TensorKind{"d_sink", true, Side::q, false, false},
+                                            TensorKind{"bias", false, Side::q, false, false, true},
+                                            TensorKind{"dbias", false, Side::q, false, false, true},
+                                            TensorKind{"w_k", false, Side::kv, false, false, true},
+                                            TensorKind{"w_v", false, Side::kv, false, false, true}};
 
 /// The whole tensor or the parts of one name over all files.
 struct Found {

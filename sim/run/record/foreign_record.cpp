@@ -91,14 +91,15 @@ class Gatherer {
                         bool is_by_rank, std::vector<NamedRecord>& records,
                         std::string& reading) const {
     if (kind.is_by_head) return gather_by_head(kind, parts, records, reading);
-    if (kind.is_bias) return take_bias(kind, parts, records, reading);
+    if (kind.is_whole) return take_whole(kind, parts, records, reading);
     const SideShape& side = kind.side == Side::q ? q_ : kv_;
     const Attention& attention = plan_.scenario.attention;
     RowExtents extents;
     extents.heads = kind.side == Side::q ? attention.heads : attention.kv_heads;
-    extents.lanes = kind.is_lse        ? 0
-                    : kind.has_v_lanes ? attention.head_dim_v
-                                       : attention.head_dim_qk;
+    extents.lanes = kind.is_lse             ? 0
+                    : kind.has_v_lanes      ? attention.head_dim_v
+                    : kind.side == Side::kv ? attention.key_dim()
+                                            : attention.head_dim_qk;
     const bool in_rank_order = is_by_rank || order_ == RowOrder::rank;
     Tensor tensor{std::string(kind.name), {side.tokens, extents.heads}, parts.front()->dtype, {}};
     if (!kind.is_lse) tensor.shape.push_back(extents.lanes);
@@ -207,12 +208,24 @@ class Gatherer {
   }
 
   /// A bias or its gradient, whole; parts by rank are all the same.
-  Result<Tensor> take_bias(const TensorKind& kind, const std::vector<const Tensor*>& parts,
-                           std::vector<NamedRecord>& records, std::string& reading) const {
-    const Scenario& scenario = plan_.scenario;
-    const BiasExtents extents = bias_extents(scenario.attention, scenario.batch);
-    const std::vector<int64_t> wanted{extents.sequences, extents.heads, extents.queries,
-                                      extents.keys};
+  /// The shape of a bias, of its gradient, or of the weights that expand latent rows; empty extents
+  /// if the scenario has none.
+  std::vector<int64_t> whole_shape(const TensorKind& kind) const {
+    const Attention& attention = plan_.scenario.attention;
+    if (kind.side == Side::kv) {
+      const int64_t made = kind.name == "w_k" ? attention.latent_nope_dim : attention.head_dim_v;
+      return attention.expands_rows()
+                 ? std::vector<int64_t>{attention.heads, made, attention.latent_dim}
+                 : std::vector<int64_t>{0, 0, 0};
+    }
+    const BiasExtents extents = bias_extents(attention, plan_.scenario.batch);
+    return {extents.sequences, extents.heads, extents.queries, extents.keys};
+  }
+
+  Result<Tensor> take_whole(const TensorKind& kind, const std::vector<const Tensor*>& parts,
+                            std::vector<NamedRecord>& records, std::string& reading) const {
+    const std::vector<int64_t> wanted = whole_shape(kind);
+    const bool is_of_bias = kind.side == Side::q;
     std::vector<Tensor> by_rank;
     for (const Tensor* part : parts) by_rank.push_back(take_tensor(*part, records));
     Tensor& given = by_rank.front();
@@ -225,19 +238,23 @@ class Gatherer {
         continue;
       return make_bad_input(
           fmt::format("the ranks give different \"{}\": ranks 0 and {}", kind.name, rank),
-          "put the rows of all ranks in the order of positions: one tensor [b or 1, h or 1, "
-          "queries, keys]");
+          is_of_bias ? "put the rows of all ranks in the order of positions: one tensor [b or 1, h "
+                       "or 1, queries, keys]"
+                     : "give the weights of all heads: one tensor [heads, elements, latent_dim]");
     }
     if (given.shape != wanted) {
       return make_bad_input(
           fmt::format("tensor \"{}\" has a shape that fits nothing: {}", kind.name,
                       describe_shape(given)),
-          extents.heads == 0 ? "the scenario has no bias"
-                             : fmt::format("bias = \"{}\": [{}]", to_name(scenario.attention.bias),
-                                           fmt::join(wanted, ", ")));
+          !is_of_bias && wanted[0] == 0 ? "the scenario expands no latent rows (latent_nope_dim)"
+          : wanted[1] == 0              ? "the scenario has no bias"
+          : is_of_bias
+              ? fmt::format("bias = \"{}\": [{}]", to_name(plan_.scenario.attention.bias),
+                            fmt::join(wanted, ", "))
+              : fmt::format("[heads, elements, latent_dim]: [{}]", fmt::join(wanted, ", ")));
     }
-    reading =
-        fmt::format("{} {} by positions", stored_type_name(given.dtype), describe_shape(given));
+    reading = fmt::format("{} {}{}", stored_type_name(given.dtype), describe_shape(given),
+                          is_of_bias ? " by positions" : "");
     given.name = kind.name;
     return std::move(given);
   }

@@ -62,7 +62,10 @@ void add_array(int64_t rows, const BufferSpec& spec, int64_t lanes, ItemResultsS
 void add_buffer(const Plan& plan, BufferId buffer, int64_t rows, ItemResultsSize& size) {
   const Attention& attention = plan.scenario.attention;
   const BufferSpec& spec = plan.buffer(buffer);
-  add_array(rows, spec, spec.kind == BufferKind::out ? attention.head_dim_v : attention.head_dim_qk,
+  add_array(rows, spec,
+            spec.kind == BufferKind::out   ? attention.head_dim_v
+            : spec.kind == BufferKind::dkv ? attention.key_dim()
+                                           : attention.head_dim_qk,
             size);
   if (spec.kind == BufferKind::out) add_array(rows, spec, 1, size);
   if (spec.kind == BufferKind::dkv && attention.own_head_dim_v() > 0)

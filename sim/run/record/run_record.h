@@ -33,10 +33,12 @@ struct SkippedTensor {
 };
 
 /// The results of one run, always in packed padded token order, never rank order (contract, section
-/// 4). q, dq: [tokens, heads, head_dim_qk]; k, dk: [kv_tokens, kv_heads, head_dim_qk]; v, dv:
-/// [kv_tokens, kv_heads, head_dim_v]; out, d_out: [tokens, heads, head_dim_v]; lse: [tokens,
-/// heads]; max_logit, sink, d_sink: [heads]; bias, dbias: [sequences or 1, heads or 1, longest
-/// queries, longest keys]. No v and dv if v is a part of k (latent_dim). With --items the arrays
+/// 4). q, dq: [tokens, heads, head_dim_qk]; k, dk: [kv_tokens, kv_heads, head_dim_qk, or
+/// latent_dim + head_dim_qk - latent_nope_dim of latent rows that are expanded]; v, dv: [kv_tokens,
+/// kv_heads, head_dim_v]; out, d_out: [tokens, heads, head_dim_v]; lse: [tokens, heads]; max_logit,
+/// sink, d_sink: [heads]; bias, dbias: [sequences or 1, heads or 1, longest queries, longest keys];
+/// w_k, w_v (latent_nope_dim): [heads, latent_nope_dim or head_dim_v, latent_dim]. No v and dv if k
+/// stands for both (latent_dim). With --items the arrays
 /// that the compute and finish items wrote follow, [row of its buffer, head of its buffer,
 /// element], named by sim/run/record/item_tensors.h.
 struct RunRecord {

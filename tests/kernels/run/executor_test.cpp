@@ -58,6 +58,24 @@ TEST(CudaExecutor, KeepsTheBudgetWithPortableKernelsAlone) {
   }
 }
 
+TEST(CudaExecutor, ExpandsLatentRowsWhereTheyAreUsed) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  for (const char* type : {"p2p", "a2a", "all_gather", "a2a+p2p", "group_cast", "pass_q", "mesh"}) {
+    for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32}) {
+      Scenario scenario = scenario_of_pieces(type, 4, 24, "61, 30, 1", 1, 4);
+      scenario.attention.latent_dim = 72;
+      scenario.attention.latent_nope_dim = 14;
+      scenario.attention.head_dim_v = 20;
+      scenario.attention.rope_theta = 100.0;
+      scenario.numerics.dtype = dtype;
+      const auto run = run_graded_on(executor, scenario);
+      ASSERT_TRUE(run && run->output.ok()) << type << ": " << to_text(run->output.error());
+      EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+      EXPECT_TRUE(run->output.value().answer.dv.values.empty());
+    }
+  }
+}
+
 TEST(CudaExecutor, AddsBiasAndAlibiAndDropsTheWeightsThatTheOracleDrops) {
   CPSCOPE_NEEDS_DEVICE(executor);
   for (const char* type :

@@ -144,6 +144,13 @@ TEST(GoldenBytes, OfLatentRowsAre1152ATokenInsteadOf81920) {
     latent.attention.kv_heads = 1;
     latent.attention.head_dim_qk = 576;
     latent.attention.head_dim_v = latent.attention.latent_dim = 512;
+    // The same bytes where the rows are expanded after they have arrived.
+    Scenario third = expanded;
+    third.attention.kv_heads = 1;
+    third.attention.latent_dim = 512;
+    third.attention.latent_nope_dim = 128;
+    EXPECT_EQ(summarise(plan_of(third)).forward_bytes, summarise(plan_of(latent)).forward_bytes);
+    EXPECT_EQ(summarise(plan_of(third)).backward_bytes, summarise(plan_of(latent)).backward_bytes);
     const PlanSummary one = summarise(plan_of(latent)), many = summarise(plan_of(expanded));
     for (size_t rank = 0; rank < 2; ++rank) {
       EXPECT_EQ(one.forward_bytes[rank], 32 * 1152) << to_name(comm);

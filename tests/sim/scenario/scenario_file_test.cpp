@@ -298,6 +298,33 @@ TEST(ScenarioFile, ReadsLatentAttentionAndSaysWhatDoesNotFit) {
     expect_contains(parse_invalid(with(lines)), reason);
 }
 
+TEST(ScenarioFile, ReadsLatentRowsThatAreExpandedWhereTheyAreUsed) {
+  const auto with = [](std::string_view lines) {
+    ScenarioText text;
+    text.attention = "heads = 8\nkv_heads = 1\n" + std::string(lines) + "\n";
+    return text;
+  };
+  const std::string dims = "head_dim_qk = 192\nhead_dim_v = 128\nlatent_dim = 512\n";
+  const Attention attention =
+      parse_valid(with(dims + "latent_nope_dim = 128\nrope_theta = 1e4")).attention;
+  EXPECT_TRUE(attention.expands_rows());
+  EXPECT_FALSE(attention.has_v_in_k());
+  EXPECT_EQ(attention.key_dim(), 576);
+  EXPECT_EQ(attention.own_head_dim_v(), 0);
+  EXPECT_EQ(attention.first_rotated_of_q(), 128);
+  EXPECT_EQ(attention.first_rotated_of_k(), 512);
+  for (const auto& [lines, reason] : std::initializer_list<std::pair<std::string, const char*>>{
+           {"head_dim = 192\nlatent_nope_dim = 128", "is given without latent_dim"},
+           {dims + "latent_nope_dim = 200", "is larger than head_dim_qk: 200 > 192"},
+           {dims + "latent_nope_dim = 191\nrope_theta = 1e4",
+            "needs an even number of elements behind latent_nope_dim, at least 2: 1"},
+           {"head_dim_qk = 600\nhead_dim_v = 128\nlatent_dim = 512\nlatent_nope_dim = 8",
+            "makes a row of k of 1104 elements, at most 1024 are possible"},
+           {"head_dim_qk = 192\nlatent_dim = 512\nlatent_nope_dim = 128",
+            "head_dim_v is required with head_dim_qk"}})
+    expect_contains(parse_invalid(with(lines)), reason);
+}
+
 TEST(ScenarioFile, IsBadInputWhenOnlyPartOfItIsRefused) {
   ScenarioText text;
   text.attention += "dropout = 0.1\ndropout_mode = \"framework\"\n";

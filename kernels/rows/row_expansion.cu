@@ -1,0 +1,335 @@
+// Keys and values of heads from latent rows, and the gradient of the rows from theirs.
+//
+// Tensor cores: a CTA of 8 warps makes 128 rows of 128 elements, a warp 32 of 64, from stages of 64
+// summed elements. Expansion, bf16 and fp16: one CTA for (128 rows, 128 elements, head), two stages
+// that cp.async fills. Contraction, bf16: one CTA for (128 rows, 128 latent elements) that walks
+// over the heads in order, so that sums are the same in every run; the gradients in fp32 are split
+// into two bf16 numbers each, whose products are added up, so that they lose nothing that dk would
+// show. fp32, and the contraction of fp16, whose split would leave its range: the products of 64x64
+// tiles in fp32 of attention_fp32.cu. The elements that RoPE turns are copied, and added up, one
+// thread an element.
+//
+// Shared memory: 64 KiB, 48 KiB, 35 KiB; two CTAs an SM. Accuracy: sums in fp32 (those of tensor
+// cores), and one rounding of k and v to the dtype.
+// Source: DeepSeek-V2 (arXiv:2405.04434), equations 9 to 19.
+#include "kernels/attention/fp32_kernels.h"
+#include "kernels/device/launch.h"
+#include "kernels/rows/row_expansion.h"
+
+namespace cpscope::kernels {
+namespace device {
+namespace {
+
+/// Elements of w c for one weight matrix: [head][outputs][pitch].
+struct Product {
+  DeviceRows rows, made;
+  const void* weights = nullptr;
+  int32_t num_rows = 0, outputs = 0, pitch = 0;
+};
+
+template <class T>
+__global__ void __launch_bounds__(kFp32Threads) expand_rows(const __grid_constant__ Product p) {
+  auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
+  const int32_t head = blockIdx.z, first = blockIdx.y * kFp32Rows, begin = blockIdx.x * kFp32Rows;
+  const T* weights = static_cast<const T*>(p.weights) + int64_t{head} * p.outputs * p.pitch;
+  float c[4][4];
+  multiply_rows<T>(
+      c, {{static_cast<const T*>(p.rows.data), p.rows.row_stride, p.pitch}, begin, p.num_rows},
+      {{weights, p.pitch, p.pitch}, first, p.outputs}, tiles);
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const int32_t row = begin + thread_y() + 16 * (i / 4), lane = first + thread_x() + 16 * (i % 4);
+    if (row >= p.num_rows || lane >= p.outputs) continue;
+    static_cast<T*>(p.made.data)[row * p.made.row_stride + head * p.made.head_stride + lane] =
+        from_float<T>(c[i / 4][i % 4]);
+  }
+}
+
+template <class T>
+__global__ void copy_rotated(const __grid_constant__ RowExpansion p) {
+  const int64_t count = int64_t{p.num_rows} * p.heads * p.rotated;
+  for (int64_t i = int64_t{blockIdx.x} * kFp32Threads + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * kFp32Threads) {
+    const int64_t lane = i % p.rotated, head = i / p.rotated % p.heads,
+                  row = i / p.rotated / p.heads;
+    static_cast<T*>(p.k.data)[row * p.k.row_stride + head * p.k.head_stride + p.made + lane] =
+        static_cast<const T*>(p.rows.data)[row * p.rows.row_stride + p.latent_dim + lane];
+  }
+}
+
+/// sums += a b^T of one head.
+__device__ __forceinline__ void add_product(float (&sums)[4][4], const Fp32Rows<float>& a,
+                                            const Fp32Rows<float>& b, Fp32Tiles& tiles) {
+  float c[4][4];
+  multiply_rows<float>(c, a, b, tiles);
+#pragma unroll
+  for (int i = 0; i < 16; ++i) sums[i / 4][i % 4] += c[i / 4][i % 4];
+}
+
+constexpr int kRows = 128, kColumns = 128, kSummed = 64;  // of a stage
+constexpr int kThreads = 256;
+constexpr int kTileBytes = kRows * kSummed * 2;
+static_assert(kRows == kColumns, "both operands of a stage have as many bytes");
+
+/// The place of a warp in its CTA's results, and of its operands in a stage.
+struct WarpPlace {
+  int32_t row = 0, column = 0;
+  __device__ __forceinline__ WarpPlace() {
+    const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
+    row = warp / 2 * 32;
+    column = warp % 2 * 64;
+  }
+};
+
+/// c[half] += a b^T over a stage, for the two halves of the warp's 32 rows.
+template <class T>
+__device__ __forceinline__ void add_stage(float (&c)[2][8][4], const WarpPlace& place,
+                                          uint32_t a_tile, uint32_t b_tile) {
+  const FragmentAddress<kSummed> a = along_rows<kSummed>(a_tile), b = along_lanes<kSummed>(b_tile);
+#pragma unroll
+  for (int step = 0; step < kSummed / 16; ++step) {
+    uint32_t rows[2][4];
+    load_matrix_x4(rows[0], a.at(place.row, step));
+    load_matrix_x4(rows[1], a.at(place.row + 16, step));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t pair[4];
+      load_matrix_x4(pair, b.at(place.column + 16 * i, step));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        multiply_add<T>(c[half][2 * i], rows[half], pair[0], pair[1]);
+        multiply_add<T>(c[half][2 * i + 1], rows[half], pair[2], pair[3]);
+      }
+    }
+  }
+}
+
+/// Calls store(row, column, first value, second value) for the thread's pairs of results.
+template <class Store>
+__device__ __forceinline__ void for_pairs(const float (&c)[2][8][4], const WarpPlace& place,
+                                          Store store) {
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    const int half = i / 16, column = i / 2 % 8, low = i % 2;
+    store(place.row + half * 16 + low * 8 + lane / 4, place.column + column * 8 + lane % 4 * 2,
+          c[half][column][2 * low], c[half][column][2 * low + 1]);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, 2)
+    expand_rows_by_tensor_cores(const __grid_constant__ Product p) {
+  const uint32_t shared = shared_address(dynamic_shared());
+  const int32_t head = blockIdx.z, first = blockIdx.y * kColumns, begin = blockIdx.x * kRows;
+  const HeadRows<T> rows{static_cast<const T*>(p.rows.data), p.rows.row_stride, p.pitch};
+  const T* const of_head = static_cast<const T*>(p.weights) + int64_t{head} * p.outputs * p.pitch;
+  const WarpPlace place;
+  float c[2][8][4] = {};
+  const auto fill = [&](int32_t stage) {
+    const uint32_t tiles = shared + stage % 2 * 2 * kTileBytes;
+    const int32_t lane = stage * kSummed;
+    copy_tile<kRows, kSummed, kThreads>(
+        tiles, HeadRows<T>{rows.first + lane, rows.stride, p.pitch - lane}, begin, p.num_rows);
+    copy_tile<kColumns, kSummed, kThreads>(
+        tiles + kTileBytes, HeadRows<T>{of_head + lane, p.pitch, p.pitch - lane}, first, p.outputs);
+    copy_async_commit();
+  };
+  const int32_t stages = (p.pitch + kSummed - 1) / kSummed;
+  fill(0);
+#pragma unroll 1
+  for (int32_t stage = 0; stage < stages; ++stage) {
+    if (stage + 1 < stages) {
+      fill(stage + 1);
+      copy_async_wait<1>();
+    } else {
+      copy_async_wait<0>();
+    }
+    __syncthreads();
+    const uint32_t tiles = shared + stage % 2 * 2 * kTileBytes;
+    add_stage<T>(c, place, tiles, tiles + kTileBytes);
+    __syncthreads();  // the next stage but one may be filled
+  }
+  for_pairs(c, place, [&](int32_t row, int32_t column, float one, float two) {
+    if (begin + row >= p.num_rows) return;
+    T* const to = static_cast<T*>(p.made.data) + (begin + row) * p.made.row_stride +
+                  head * p.made.head_stride + first + column;
+    if (first + column < p.outputs) to[0] = from_float<T>(one);
+    if (first + column + 1 < p.outputs) to[1] = from_float<T>(two);
+  });
+}
+
+/// Splits eight numbers into bf16 ones and the bf16 ones of what they lack, both packed.
+__device__ __forceinline__ void split(const float (&values)[8], uint32_t (&high)[4],
+                                      uint32_t (&low)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float rest[2];
+    uint32_t bits = 0;
+    for (int e = 0; e < 2; ++e) {
+      const Bf16 rounded = from_float<Bf16>(values[2 * i + e]);
+      rest[e] = values[2 * i + e] - to_float(rounded);
+      bits |= static_cast<uint32_t>(rounded.bits) << 16 * e;
+    }
+    high[i] = bits;
+    low[i] = pack<Bf16>(rest[0], rest[1]);
+  }
+}
+
+/// Stores 128 rows of 64 fp32 numbers, split, in two tiles. Rows from `end` on and elements from
+/// `lanes` on become 0 and are not read.
+__device__ __forceinline__ void stage_split(uint8_t* tiles, const float* first, int64_t stride,
+                                            int32_t lanes, int32_t begin, int32_t end) {
+#pragma unroll 1
+  for (int i = 0; i < kRows * kSummed / 8 / kThreads; ++i) {
+    const int32_t number = i * kThreads + static_cast<int32_t>(threadIdx.x);
+    const int32_t row = number / 8, group = number % 8;
+    const bool is_there = begin + row < end && group * 8 < lanes;
+    const float* from = first + (begin + row) * stride + group * 8;
+    float values[8];
+    for (int e = 0; e < 8; ++e) values[e] = is_there ? from[e] : 0.0f;
+    uint32_t high[4], low[4];
+    split(values, high, low);
+    auto* const to = tiles + row * kSummed * 2 + ((group ^ (row & 7)) * 16);
+    for (int e = 0; e < 4; ++e) {
+      reinterpret_cast<uint32_t*>(to)[e] = high[e];
+      reinterpret_cast<uint32_t*>(to + kTileBytes)[e] = low[e];
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 2)
+    contract_rows_by_tensor_cores(const __grid_constant__ RowContraction p) {
+  uint8_t* const memory = dynamic_shared();
+  const uint32_t shared = shared_address(memory);
+  const int32_t first = blockIdx.y * kColumns, begin = blockIdx.x * kRows;
+  const WarpPlace place;
+  float c[2][8][4] = {};
+  const auto add = [&](const DeviceRows& gradients, const void* weights, int32_t head,
+                       int32_t elements) {
+    const int32_t pitch = (elements + 7) / 8 * 8;
+    const auto* from = static_cast<const float*>(gradients.data) + head * gradients.head_stride;
+    const auto* of_head = static_cast<const Bf16*>(weights) + int64_t{head} * p.latent_dim * pitch;
+#pragma unroll 1
+    for (int32_t lane = 0; lane < pitch; lane += kSummed) {
+      __syncthreads();  // all warps have read the stage before
+      copy_tile<kColumns, kSummed, kThreads>(shared + 2 * kTileBytes,
+                                             HeadRows<Bf16>{of_head + lane, pitch, pitch - lane},
+                                             first, p.latent_dim);
+      copy_async_commit();
+      stage_split(memory, from + lane, gradients.row_stride, pitch - lane, begin, p.num_rows);
+      copy_async_wait<0>();
+      __syncthreads();
+      add_stage<Bf16>(c, place, shared, shared + 2 * kTileBytes);
+      add_stage<Bf16>(c, place, shared + kTileBytes, shared + 2 * kTileBytes);
+    }
+  };
+#pragma unroll 1
+  for (int32_t head = 0; head < p.heads; ++head) {
+    add(p.dk, p.w_k, head, p.made);
+    add(p.dv, p.w_v, head, p.head_dim_v);
+  }
+  for_pairs(c, place, [&](int32_t row, int32_t column, float one, float two) {
+    if (begin + row >= p.num_rows) return;
+    float* const to =
+        static_cast<float*>(p.rows.data) + (begin + row) * p.rows.row_stride + first + column;
+    if (first + column < p.latent_dim) to[0] = one;
+    if (first + column + 1 < p.latent_dim) to[1] = two;
+  });
+}
+
+__global__ void __launch_bounds__(kFp32Threads)
+    contract_rows(const __grid_constant__ RowContraction p) {
+  auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
+  const int32_t first = blockIdx.y * kFp32Rows, begin = blockIdx.x * kFp32Rows;
+  const int32_t pitch_k = (p.made + 7) / 8 * 8, pitch_v = (p.head_dim_v + 7) / 8 * 8;
+  float sums[4][4];
+  for (int i = 0; i < 16; ++i) sums[i / 4][i % 4] = 0.0f;
+  for (int64_t head = 0; head < p.heads; ++head) {
+    const float* dk = static_cast<const float*>(p.dk.data) + head * p.dk.head_stride;
+    const float* dv = static_cast<const float*>(p.dv.data) + head * p.dv.head_stride;
+    const float* w_k = static_cast<const float*>(p.w_k) + head * p.latent_dim * pitch_k;
+    const float* w_v = static_cast<const float*>(p.w_v) + head * p.latent_dim * pitch_v;
+    add_product(sums, {{dk, p.dk.row_stride, pitch_k}, begin, p.num_rows},
+                {{w_k, pitch_k, pitch_k}, first, p.latent_dim}, tiles);
+    add_product(sums, {{dv, p.dv.row_stride, pitch_v}, begin, p.num_rows},
+                {{w_v, pitch_v, pitch_v}, first, p.latent_dim}, tiles);
+  }
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    const int32_t row = begin + thread_y() + 16 * (i / 4), lane = first + thread_x() + 16 * (i % 4);
+    if (row < p.num_rows && lane < p.latent_dim)
+      static_cast<float*>(p.rows.data)[row * p.rows.row_stride + lane] = sums[i / 4][i % 4];
+  }
+}
+
+__global__ void add_rotated(const __grid_constant__ RowContraction p) {
+  const int64_t count = int64_t{p.num_rows} * p.rotated;
+  for (int64_t i = int64_t{blockIdx.x} * kFp32Threads + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * kFp32Threads) {
+    const int64_t lane = i % p.rotated, row = i / p.rotated;
+    const float* dk = static_cast<const float*>(p.dk.data) + row * p.dk.row_stride + p.made + lane;
+    float sum = 0.0f;
+    for (int32_t head = 0; head < p.heads; ++head) sum += dk[head * p.dk.head_stride];
+    static_cast<float*>(p.rows.data)[row * p.rows.row_stride + p.latent_dim + lane] = sum;
+  }
+}
+
+constexpr int32_t kMostBlocks = 2048;
+
+int32_t tiles_for(int32_t count, int32_t size = kFp32Rows) { return (count + size - 1) / size; }
+int32_t blocks_for(int64_t count) {
+  const int64_t blocks = (count + kFp32Threads - 1) / kFp32Threads;
+  return static_cast<int32_t>(blocks < kMostBlocks ? blocks : kMostBlocks);
+}
+
+}  // namespace
+}  // namespace device
+
+void launch_row_expansion(const RowExpansion& expansion, Stream stream) {
+  const RowExpansion& p = expansion;
+  if (p.num_rows == 0 || p.heads == 0) return;
+  device::launch_as(p.dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto make = [&](const void* weights, const DeviceRows& made, int32_t outputs) {
+      const device::Product product{p.rows,     made,    weights,
+                                    p.num_rows, outputs, padded_lanes(p.latent_dim)};
+      if constexpr (sizeof(T) == 2) {
+        launch_kernel(device::expand_rows_by_tensor_cores<T>,
+                      {device::tiles_for(p.num_rows, device::kRows),
+                       device::tiles_for(outputs, device::kColumns), p.heads},
+                      device::kThreads, 4 * device::kTileBytes, stream, product);
+      } else {
+        launch_kernel(device::expand_rows<T>,
+                      {device::tiles_for(p.num_rows), device::tiles_for(outputs), p.heads},
+                      device::kFp32Threads, device::kFp32SharedBytes, stream, product);
+      }
+    };
+    make(p.w_k, p.k, p.made);
+    make(p.w_v, p.v, p.head_dim_v);
+    if (p.rotated > 0)
+      launch_kernel(device::copy_rotated<T>,
+                    device::blocks_for(int64_t{p.num_rows} * p.heads * p.rotated),
+                    device::kFp32Threads, 0, stream, p);
+  });
+}
+
+void launch_row_contraction(const RowContraction& contraction, Stream stream) {
+  const RowContraction& p = contraction;
+  if (p.num_rows == 0) return;
+  if (p.weights == Dtype::bf16) {
+    launch_kernel(device::contract_rows_by_tensor_cores,
+                  {device::tiles_for(p.num_rows, device::kRows),
+                   device::tiles_for(p.latent_dim, device::kColumns)},
+                  device::kThreads, 3 * device::kTileBytes, stream, p);
+  } else {
+    launch_kernel(device::contract_rows,
+                  {device::tiles_for(p.num_rows), device::tiles_for(p.latent_dim)},
+                  device::kFp32Threads, device::kFp32SharedBytes, stream, p);
+  }
+  if (p.rotated > 0)
+    launch_kernel(device::add_rotated, device::blocks_for(int64_t{p.num_rows} * p.rotated),
+                  device::kFp32Threads, 0, stream, p);
+}
+
+}  // namespace cpscope::kernels
