@@ -305,8 +305,9 @@ class Scenario(Presets):
 
     def inputs(self, rank: int | None = None, torch: bool = False, poison: bool = False) -> dict[str, Any]:
         """The scenario's own inputs: q [tokens, heads, head_dim_qk], k [kv_tokens, kv_heads, head_dim_qk],
-        v [kv_tokens, kv_heads, head_dim_v] (not with latent_dim), d_out [tokens, heads, head_dim_v] if it has a
-        backward, sink [heads] if it is learnable, bias [sequences or 1, heads or 1, longest queries, longest keys] if it
+        v [kv_tokens, kv_heads, head_dim_v] (not with latent_dim; with latent_nope_dim k has latent_dim + head_dim_qk -
+        latent_nope_dim elements, and w_k, w_v [heads, latent_nope_dim or head_dim_v, latent_dim] expand it),
+        d_out [tokens, heads, head_dim_v] if it has a backward, sink [heads] if it is learnable, bias [sequences or 1, heads or 1, longest queries, longest keys] if it
         has one. Functions of seed, sequence, position, head and element, so the same for every layout.
 
         In packed order, or the rows of one rank as its local buffer holds them. float64 that holds values of the

@@ -132,6 +132,16 @@ constexpr FeatureRecipe kFeatures[] = {
        s.attention.rope_theta = 100.0;
      },
      [](Attention& a) { a.rope_theta = 0.0; }},
+    {"latent MLA expanded, dqk 12, dv 6",
+     [](Scenario& s) {
+       s.attention.kv_heads = 1;
+       s.attention.head_dim_qk = 12;
+       s.attention.head_dim_v = 6;
+       s.attention.latent_dim = 16;
+       s.attention.latent_nope_dim = 8;
+       s.attention.rope_theta = 100.0;
+     },
+     [](Attention& a) { a.rope_theta = 0.0; }},
     {"softcap", [](Scenario& s) { s.attention.softcap = 1.5; },
      [](Attention& a) { a.softcap = 0.0; }},
     {"sink off_by_one", [](Scenario& s) { s.attention.softmax_type = SoftmaxType::off_by_one; },
