@@ -13,8 +13,8 @@ namespace {
 
 using ConstMatrix =
     Eigen::Map<const Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>>;
-using ConstVector = Eigen::Map<const Eigen::VectorXd>;
-using Vector = Eigen::Map<Eigen::VectorXd>;
+using ConstLatentVector = Eigen::Map<const Eigen::VectorXd>;
+using LatentVector = Eigen::Map<Eigen::VectorXd>;
 
 /// The weights of one head, [elements, latent_dim].
 ConstMatrix weights_of(const Tensor& weights, int32_t head) {
@@ -26,11 +26,11 @@ ConstMatrix weights_of(const Tensor& weights, int32_t head) {
 void expand_row(const RunInputs& inputs, const double* row, double* k, double* v) {
   const int64_t heads = inputs.w_k.shape[0], made = inputs.w_k.shape[1],
                 latent_dim = inputs.w_k.shape[2], dim_v = inputs.w_v.shape[1];
-  const ConstVector latent(row, latent_dim);
+  const ConstLatentVector latent(row, latent_dim);
   for (int32_t head = 0; head < heads; ++head) {
-    Vector(k, made).noalias() = weights_of(inputs.w_k, head) * latent;
+    LatentVector(k, made).noalias() = weights_of(inputs.w_k, head) * latent;
     k = std::copy(row + latent_dim, row + inputs.k.shape[2], k + made);
-    Vector(v, dim_v).noalias() = weights_of(inputs.w_v, head) * latent;
+    LatentVector(v, dim_v).noalias() = weights_of(inputs.w_v, head) * latent;
     v += dim_v;
   }
 }
@@ -73,10 +73,10 @@ HeadRows::HeadRows(const Scenario& asked, const RunInputs& given, bool has_plain
 void add_head_gradients(const RunInputs& inputs, int32_t head, const double* dk, const double* dv,
                         double* row) {
   const int64_t made = inputs.w_k.shape[1], latent_dim = inputs.w_k.shape[2];
-  Vector latent(row, latent_dim);
-  latent.noalias() += weights_of(inputs.w_k, head).transpose() * ConstVector(dk, made);
+  LatentVector latent(row, latent_dim);
+  latent.noalias() += weights_of(inputs.w_k, head).transpose() * ConstLatentVector(dk, made);
   latent.noalias() +=
-      weights_of(inputs.w_v, head).transpose() * ConstVector(dv, inputs.w_v.shape[1]);
+      weights_of(inputs.w_v, head).transpose() * ConstLatentVector(dv, inputs.w_v.shape[1]);
   for (int64_t lane = made; lane < inputs.q.shape[2]; ++lane)
     row[latent_dim + lane - made] += dk[lane];
 }

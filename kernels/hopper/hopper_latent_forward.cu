@@ -22,8 +22,7 @@
 // weights. Each adds its own weights from registers and the other's from shared memory:
 //   0: S0, largest m0 ->; O += P0 V0; <- m1, P1; P0 exp(m0 - m1) ->; O += P1 V1
 //   1: S1; <- m0; m1 = max(m0, S1), P1 ->; O += P1 V1; <- P0; O += P0 V0
-// A half of a tile is loaded again by the warpgroup that has just read it, panel by panel, and
-// fetched to L2 a step before. Where a tile's keys are
+// A half of a tile is loaded again by the warpgroup that has just read it. Where a tile's keys are
 // cut into parts, the CTA that ends last adds them up.
 //
 // Shared memory: 226 KiB; the last 64 elements of Q are kept in registers, and P1 takes their
@@ -62,8 +61,8 @@ struct LatentTiles {
   // Byte offsets into the shared memory, from a multiple of 1024 on. The next work item and the end
   // of parts come first.
   static constexpr int kTops = 128;    // fp32 [warpgroup][row], the largest logits, then sums
-  static constexpr int kLoaded = 704;  // barriers [buffer][half of V's elements][panel]
-  static constexpr int kLoads = 2 * kWarpgroups * kHalfPanels;
+  static constexpr int kLoaded = 704;  // barriers [buffer][half of V's elements]
+  static constexpr int kLoads = 2 * kWarpgroups;
   static constexpr int kSignals = kLoaded + kLoads * 8;  // three barriers
   static constexpr int kQueries = 1024;
   static constexpr int kKeys = kQueries + kTileBytes;                         // two buffers
@@ -87,6 +86,7 @@ struct LatentTiles {
 struct LatentParams {
   DecodeParams decode;
   TensorMap keys;
+  bool shares_keys = false;  // several tiles of heads read the same ones
 };
 
 /// Phases of the barriers: of loads to each buffer, and of signals, which every pair of tiles ends;
@@ -193,15 +193,11 @@ class LatentItem {
   __device__ __forceinline__ uint32_t keys_of(int buffer) const {
     return shared_ + Tiles::kKeys + buffer * Tiles::kTileBytes;
   }
-  __device__ __forceinline__ uint32_t loaded(int buffer, int half, int panel) const {
-    return shared_ + Tiles::kLoaded + ((2 * buffer + half) * Tiles::kHalfPanels + panel) * 8;
-  }
-  __device__ __forceinline__ void wait_for(int buffer, int half, int panel) const {
-    mbarrier_wait(loaded(buffer, half, panel), phases_.parity[buffer]);
+  __device__ __forceinline__ uint32_t loaded(int buffer, int half) const {
+    return shared_ + Tiles::kLoaded + (2 * buffer + half) * 8;
   }
   __device__ __forceinline__ void wait_for(int buffer, int half) const {
-#pragma unroll
-    for (int panel = 0; panel < Tiles::kHalfPanels; ++panel) wait_for(buffer, half, panel);
+    mbarrier_wait(loaded(buffer, half), phases_.parity[buffer]);
   }
 
   /// Starts loading this warpgroup's half of a tile's V, and of its own tile the elements behind V.
@@ -211,25 +207,26 @@ class LatentItem {
     __syncwarp();
   }
 
-  /// The tile that will replace this one is two tiles further on if the run goes on: it is fetched
-  /// to the L2 cache, because the buffers leave no time for the way from memory.
+  /// The tile that will replace this one is two tiles further on if the run goes on. Where several
+  /// tiles of heads read the same keys, it is fetched to the L2 cache, because the buffers leave no
+  /// time for the way from memory; where one does, memory is the limit.
   __device__ __forceinline__ void start_load(const WalkedTile& walked, int buffer, int half) const {
     const int32_t row = kMapRows - walked.end + walked.begin;
+    const uint32_t barrier = loaded(buffer, half);
+    const bool has_last = buffer == half;
+    mbarrier_arrive_expecting(barrier,
+                              (Tiles::kHalfPanels + (has_last ? 1 : 0)) * Tiles::kPanelBytes);
 #pragma unroll
-    for (int i = 0; i < Tiles::kHalfPanels; ++i) {
-      const uint32_t barrier = loaded(buffer, half, i);
-      const bool has_last = i == 0 && buffer == half;
-      mbarrier_arrive_expecting(barrier, (has_last ? 2 : 1) * Tiles::kPanelBytes);
+    for (int i = 0; i < Tiles::kHalfPanels; ++i)
       load_panel(walked, buffer, half * Tiles::kHalfPanels + i, barrier);
-      if (has_last) load_panel(walked, buffer, Tiles::kLastPanel, barrier);
-    }
-    if (walked.begin + 2 * kKeys >= walked.end) return;
+    if (has_last) load_panel(walked, buffer, Tiles::kLastPanel, barrier);
+    if (!params_.shares_keys || walked.begin + 2 * kKeys >= walked.end) return;
 #pragma unroll 1
     for (int i = 0; i < Tiles::kHalfPanels; ++i) {
       prefetch_box(&params_.keys, (half * Tiles::kHalfPanels + i) * kBoxLanes, row + 2 * kKeys, 0,
                    walked.end, kMapRows);
     }
-    if (buffer == half)
+    if (has_last)
       prefetch_box(&params_.keys, Tiles::kLastPanel * kBoxLanes, row + 2 * kKeys, 0, walked.end,
                    kMapRows);
   }
@@ -360,16 +357,16 @@ class LatentItem {
     if (next.has[0]) load(next.tiles[0], 0);
   }
 
-  /// Adds the products of a panel, in the order in which panels arrive.
-  __device__ __forceinline__ void multiply_panel(float (&sums)[kKeys / 2], int buffer, int half,
-                                                 int panel, bool is_first) const {
+  /// Adds the products of a half once it is there.
+  __device__ __forceinline__ void multiply_half(float (&sums)[kKeys / 2], int buffer, int half,
+                                                bool is_first) const {
     const uint64_t queries = matrix_descriptor(shared_ + Tiles::kQueries, 16),
                    keys = matrix_descriptor(keys_of(buffer), 16);
-    wait_for(buffer, half, panel);
+    wait_for(buffer, half);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int step = (half * Tiles::kHalfPanels + panel) * 4 + i;
+    for (int i = 0; i < 4 * Tiles::kHalfPanels; ++i) {
+      const int step = half * Tiles::kHalfPanels * 4 + i;
       wgmma_ss<T>(sums, further(queries, head_dim_step<Tiles::kRows>(step)),
                   further(keys, head_dim_step<Tiles::kWalkedRows>(step)), !is_first || i > 0);
     }
@@ -382,17 +379,13 @@ class LatentItem {
     auto& sums = reinterpret_cast<float(&)[kKeys / 2]>(scores);
     const uint64_t keys = matrix_descriptor(keys_of(buffer), 16);
     wgmma_fence();
-#pragma unroll
-    for (int panel = 0; panel < Tiles::kHalfPanels; ++panel)
-      multiply_panel(sums, buffer, buffer, panel, panel == 0);
+    multiply_half(sums, buffer, buffer, true);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       wgmma_rs_lanes<T>(sums, last_queries_[step],
                         further(keys, head_dim_step<Tiles::kWalkedRows>(kSteps - 4 + step)));
     }
-#pragma unroll
-    for (int panel = 0; panel < Tiles::kHalfPanels; ++panel)
-      multiply_panel(sums, buffer, 1 - buffer, panel, false);
+    multiply_half(sums, buffer, 1 - buffer, false);
     wgmma_commit();
     wgmma_wait<0>();
     pin(sums);
@@ -543,7 +536,7 @@ using AnyTiles = LatentTiles<Bf16, false>;
 template <class T>
 void launch_latent(const DecodeParams& decode, Stream stream) {
   const ForwardLaunch& given = decode.launch;
-  LatentParams params{decode, {}};
+  LatentParams params{decode, {}, given.shape.num_heads > decode.heads};
   make_row_map(params.keys, given.k, given.shape.dtype, 1, padded_lanes(given.shape.head_dim_qk),
                {AnyTiles::kWalkedRows});
   const auto launch = [&](auto tiles) {

@@ -176,7 +176,7 @@ constexpr PeerTopic kTopics[] = {
      "latent MLA expanded, dqk 12, dv 6",
      "",
      "",
-     {"no: K and V are expanded before", "?", "asked for (issue 64)", "?", "?"}},
+     {"no: K and V are expanded before", "?", "requested (issue 64)", "?", "?"}},
     {"lists of keys a row (top-k) or a block",
      "",
      "",

@@ -1,6 +1,6 @@
 #include "sim/run/grade/probe_parts.h"
 
-#include "sim/run/probe/latent_probe.h"
+#include "sim/run/grade/latent_probe.h"
 
 #include <cmath>
 #include <utility>

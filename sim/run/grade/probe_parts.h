@@ -38,7 +38,7 @@ int32_t step_of(const Plan& plan, const Pass& pass, int32_t rank, int64_t key);
 /// A tensor of zeros.
 Tensor zero_tensor(const char* name, std::vector<int64_t> shape, Dtype dtype);
 
-/// Inputs of the plan's shapes, all zero, of probed_attention (sim/run/probe/latent_probe.h); d_out
+/// Inputs of the plan's shapes, all zero, of probed_attention (sim/run/grade/latent_probe.h); d_out
 /// only where the plan has a backward pass.
 RunInputs zero_inputs(const Plan& plan);
 

@@ -3,8 +3,8 @@
 #include "sim/run/dtype.h"
 #include "sim/run/grade/case.h"
 #include "sim/run/grade/grade.h"
+#include "sim/run/grade/latent_probe.h"
 #include "sim/run/grade/probe_parts.h"
-#include "sim/run/probe/latent_probe.h"
 #include "sim/run/probe/probe_coded.h"
 #include "sim/scenario/score_terms.h"
 

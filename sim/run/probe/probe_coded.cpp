@@ -2,8 +2,8 @@
 
 #include "sim/plan/rotary_positions.h"
 #include "sim/run/dtype.h"
+#include "sim/run/grade/latent_probe.h"
 #include "sim/run/grade/probe_parts.h"
-#include "sim/run/probe/latent_probe.h"
 #include "sim/scenario/score_terms.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "sim/run/dtype.h"
+#include "sim/run/grade/latent_probe.h"
 #include "sim/run/grade/probe_parts.h"
-#include "sim/run/probe/latent_probe.h"
 #include "sim/run/probe/probe_coded.h"
 
 #include <algorithm>

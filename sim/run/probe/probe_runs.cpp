@@ -1,6 +1,6 @@
 #include "sim/run/probe/probe_runs.h"
 
-#include "sim/run/probe/latent_probe.h"
+#include "sim/run/grade/latent_probe.h"
 
 #include <algorithm>
 

@@ -151,8 +151,11 @@ int64_t count_necessary_kv_bytes(const Plan& plan, DenseCount& visible) {
   }
   const Attention& attention = plan.scenario.attention;
   const int64_t own_v = attention.latent_dim > 0 ? 0 : attention.head_dim_v;
-  return rows * attention.kv_heads * (attention.head_dim_qk + own_v) *
-         element_bytes(plan.scenario.numerics.dtype);
+  // Latent rows that are expanded hold what is expanded, and the rotated elements.
+  const int64_t row = attention.latent_nope_dim > 0
+                          ? attention.latent_dim + attention.head_dim_qk - attention.latent_nope_dim
+                          : attention.head_dim_qk;
+  return rows * attention.kv_heads * (row + own_v) * element_bytes(plan.scenario.numerics.dtype);
 }
 
 }  // namespace cpscope::tests

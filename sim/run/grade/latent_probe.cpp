@@ -1,4 +1,4 @@
-#include "sim/run/probe/latent_probe.h"
+#include "sim/run/grade/latent_probe.h"
 
 #include <algorithm>
 #include <utility>
