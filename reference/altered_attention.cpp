@@ -322,7 +322,7 @@ Result<AlteredRows> judge_altered(const RunInputs& inputs, const AlteredAttentio
   for (const RowAddress& row : request.keys)
     for (size_t head = 0; head < heads; ++head)
       of_heads.keys.push_back({row.token, static_cast<int32_t>(head)});
-  Result<AlteredRows> result = judge_heads(expand_rows(inputs, false), altered, of_heads, control);
+  Result<AlteredRows> result = judge_heads(expand_rows(inputs), altered, of_heads, control);
   if (!result) return result;
   std::vector<KeyParts> rows;
   for (size_t row = 0; row < request.keys.size(); ++row)

@@ -280,31 +280,17 @@ std::optional<Error> run_sides(const Scenario& scenario, const RunInputs& inputs
   return std::nullopt;
 }
 
-/// Plain runs of expanded rows read rounded ones.
-void give_rows(const HeadRows& rows, std::span<AnswerSide> sides) {
-  if (!rows.are_expanded()) return;
-  for (AnswerSide& side : sides)
-    side.inputs = side.half == Half::plain ? &rows.plain() : &rows.exact();
-}
-
-void contract_rows(const HeadRows& rows, std::span<AnswerSide> sides) {
+void contract_rows(const LatentHeads& rows, std::span<AnswerSide> sides) {
   for (AnswerSide& side : sides)
     rows.contract(side.half == Half::plain, side.answer,
                   side.half == Half::exact ? &side.terms : nullptr);
 }
 
-bool has_plain(std::span<const AnswerSide> sides) {
-  return std::any_of(sides.begin(), sides.end(),
-                     [](const AnswerSide& side) { return side.half == Half::plain; });
-}
-
-std::optional<Error> run_whole(const Scenario& asked, const RunInputs& given,
+std::optional<Error> run_whole(const Scenario& asked, const RunInputs& inputs,
                                std::span<AnswerSide> sides, const RunControl& control) {
-  check_inputs(asked, given);
-  const HeadRows rows(asked, given, has_plain(sides));
+  check_inputs(asked, inputs);
+  const LatentHeads rows(asked, inputs);
   const Scenario& scenario = rows.scenario();
-  const RunInputs& inputs = rows.exact();
-  give_rows(rows, sides);
   const Parts parts =
       make_parts(scenario, inputs, [&](const SequenceMask& mask, const SequenceSlot& slot) {
         return choose_part(scenario, mask, slot);
@@ -392,13 +378,12 @@ Result<Verdict> judge(const Scenario& scenario, const RunInputs& inputs, const H
                  std::move(sides[2].answer)};
 }
 
-Result<Verdict> judge_rows(const Scenario& asked, const RunInputs& given, const Answer& seen,
+Result<Verdict> judge_rows(const Scenario& asked, const RunInputs& inputs, const Answer& seen,
                            const JudgedRows& rows, const Hops& hops, const RunControl& control) {
   check_hops(hops);
-  check_inputs(asked, given);
-  const HeadRows head_rows(asked, given);
-  const Scenario& scenario = head_rows.scenario();
-  const RunInputs& inputs = head_rows.exact();
+  check_inputs(asked, inputs);
+  const LatentHeads heads(asked, inputs);
+  const Scenario& scenario = heads.scenario();
   const std::optional<PlainFp8> fp8 = find_fp8(scenario, inputs);
   const bool has_keys =
       scenario.numerics.backward && !seen.out.values.empty() && !seen.lse.values.empty();
@@ -420,10 +405,9 @@ Result<Verdict> judge_rows(const Scenario& asked, const RunInputs& given, const 
                      total_pairs(scenario, of_keys.parts, of_keys.sides));
   for (SampledSides* sampled : {&of_queries, &of_keys}) {
     quantise_side(fp8, sampled->sides[1]);
-    give_rows(head_rows, sampled->sides);
     if (auto error = run_sides(scenario, inputs, sampled->parts, sampled->sides, watch))
       return *std::move(error);
-    contract_rows(head_rows, sampled->sides);
+    contract_rows(heads, sampled->sides);
   }
   Verdict verdict{std::move(of_queries.sides[0].answer),
                   std::move(of_queries.sides[1].answer),
@@ -452,13 +436,12 @@ Result<Verdict> judge_rows(const Scenario& asked, const RunInputs& given, const 
   return verdict;
 }
 
-Result<Answer> shares_of_queries(const Scenario& asked, const RunInputs& asked_inputs,
+Result<Answer> shares_of_queries(const Scenario& asked, const RunInputs& inputs,
                                  const Answer& given, const JudgedRows& pairs,
                                  const RunControl& control) {
-  check_inputs(asked, asked_inputs);
-  const HeadRows rows(asked, asked_inputs, false);
+  check_inputs(asked, inputs);
+  const LatentHeads rows(asked, inputs);
   const Scenario& scenario = rows.scenario();
-  const RunInputs& inputs = rows.exact();
   const Parts parts =
       make_parts(scenario, inputs, [&](const SequenceMask& mask, const SequenceSlot& slot) {
         return choose_part(scenario, mask, slot,

@@ -1,4 +1,5 @@
 #include "reference/head_group.h"
+#include "reference/key_rows.h"
 #include "reference/row_matrix.h"
 
 #include <algorithm>
@@ -313,11 +314,8 @@ std::vector<HeadSums> compute_exact_group(const HeadGroup& group, Answer& answer
                                           TermLengths& terms) {
   const RunInputs& inputs = group.inputs;
   const SequencePart& part = group.part;
-  const int64_t first_query = group.slot.q_valid_begin(), first_key = group.slot.kv_valid_begin();
-  Rows<double> keys = gather_rows<double>(inputs.k, first_key, part.keys, group.kv_head);
-  const Rows<double> values =
-      gather_rows<double>(values_of(inputs), first_key, part.keys, group.kv_head)
-          .leftCols(group.scenario.attention.head_dim_v);
+  const int64_t first_query = group.slot.q_valid_begin();
+  auto [keys, values] = gather_keys<double>(group, false);
   turn_rows(part.key_turns, +1, keys);
   const Column<double> key_squares = keys.rowwise().squaredNorm(),
                        value_squares = values.rowwise().squaredNorm();

@@ -1,11 +1,12 @@
 #include "reference/latent_rows.h"
 
-#include "reference/row_matrix.h"
+#include "reference/key_rows.h"
 #include "sim/base/parallel.h"
 #include "sim/run/dtype.h"
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 namespace cpscope::reference {
@@ -44,7 +45,7 @@ double mean_square(const Tensor& weights, int32_t head) {
 
 }  // namespace
 
-RunInputs expand_rows(const RunInputs& given, bool rounds) {
+RunInputs expand_rows(const RunInputs& given) {
   RunInputs inputs = given;
   const int64_t tokens = given.k.shape[0], heads = given.w_k.shape[0], lanes = given.k.shape[2];
   const Dtype dtype = given.k.dtype;
@@ -55,19 +56,45 @@ RunInputs expand_rows(const RunInputs& given, bool rounds) {
                inputs.k.values.data() + row_offset(inputs.k, token, 0),
                inputs.v.values.data() + row_offset(inputs.v, token, 0));
   });
-  for (Tensor* tensor : {&inputs.k, &inputs.v})
-    if (rounds) round_values(dtype, tensor->values);
+  inputs.w_k = inputs.w_v = {};
   return inputs;
 }
 
-HeadRows::HeadRows(const Scenario& asked, const RunInputs& given, bool has_plain)
+template <class Real>
+std::pair<Rows<Real>, Rows<Real>> gather_keys(const HeadGroup& group, bool rounds) {
+  const RunInputs& inputs = group.inputs;
+  const Attention& attention = group.scenario.attention;
+  const int64_t first = group.slot.kv_valid_begin();
+  const std::span<const int64_t> positions = group.part.keys;
+  if (inputs.w_k.shape.empty())
+    return {gather_rows<Real>(inputs.k, first, positions, group.kv_head),
+            gather_rows<Real>(values_of(inputs), first, positions, group.kv_head)
+                .leftCols(attention.head_dim_v)};
+  const Rows<double> rows = gather_rows<double>(inputs.k, first, positions, 0);
+  const ConstMatrix w_k = weights_of(inputs.w_k, group.kv_head),
+                    w_v = weights_of(inputs.w_v, group.kv_head);
+  Rows<double> keys(rows.rows(), attention.head_dim_qk);
+  keys.leftCols(w_k.rows()).noalias() = rows.leftCols(w_k.cols()) * w_k.transpose();
+  const int64_t rotated = attention.head_dim_qk - w_k.rows();
+  keys.rightCols(rotated) = rows.rightCols(rotated);
+  Rows<double> values = rows.leftCols(w_v.cols()) * w_v.transpose();
+  for (Rows<double>* made : {&keys, &values}) {
+    if (rounds)
+      round_values(group.scenario.numerics.dtype,
+                   std::span(made->data(), static_cast<size_t>(made->size())));
+  }
+  return {keys.cast<Real>(), values.cast<Real>()};
+}
+
+template std::pair<Rows<double>, Rows<double>> gather_keys(const HeadGroup& group, bool rounds);
+template std::pair<Rows<float>, Rows<float>> gather_keys(const HeadGroup& group, bool rounds);
+
+LatentHeads::LatentHeads(const Scenario& asked, const RunInputs& given)
     : asked_(asked), given_(given) {
   const Attention& attention = asked.attention;
   if (!attention.expands_rows()) return;
   scenario_ = asked;
   scenario_->attention = attention.with_expanded_rows(attention.heads);
-  exact_ = expand_rows(given, false);
-  if (has_plain) plain_ = expand_rows(given, true);
 }
 
 void add_head_gradients(const RunInputs& inputs, int32_t head, const double* dk, const double* dv,
@@ -81,7 +108,7 @@ void add_head_gradients(const RunInputs& inputs, int32_t head, const double* dk,
     row[latent_dim + lane - made] += dk[lane];
 }
 
-Tensor HeadRows::gradient_of_rows(bool is_plain, const Answer& answer) const {
+Tensor LatentHeads::gradient_of_rows(bool is_plain, const Answer& answer) const {
   const Attention& attention = asked_.attention;
   Tensor rows =
       make_filled_tensor("dk", {answer.dk.shape[0], 1, attention.key_dim()}, answer.dk.dtype, 0.0);
@@ -95,7 +122,7 @@ Tensor HeadRows::gradient_of_rows(bool is_plain, const Answer& answer) const {
   return rows;
 }
 
-void HeadRows::join_terms(TermLengths& terms) const {
+void LatentHeads::join_terms(TermLengths& terms) const {
   const int32_t heads = asked_.attention.heads;
   const auto rows = terms.dk.size() / static_cast<size_t>(heads);
   const auto join = [&](const std::vector<double>& of_heads, const Tensor& weights, double least) {
@@ -123,8 +150,8 @@ void HeadRows::join_terms(TermLengths& terms) const {
   terms.dv = std::move(dv);
 }
 
-void HeadRows::contract(bool is_plain, Answer& answer, TermLengths* terms) const {
-  if (!are_expanded() || answer.dk.shape.empty()) return;
+void LatentHeads::contract(bool is_plain, Answer& answer, TermLengths* terms) const {
+  if (!scenario_ || answer.dk.shape.empty()) return;
   answer.dk = gradient_of_rows(is_plain, answer);
   answer.dv = {};
   if (terms != nullptr && !terms->dk.empty()) join_terms(*terms);

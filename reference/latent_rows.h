@@ -5,23 +5,18 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 namespace cpscope::reference {
 
 /// The oracle's view of a scenario: where latent rows are expanded (latent_nope_dim), that of the
-/// ordinary attention with the keys and values of every head; else the scenario itself. Expanding
-/// costs tokens x heads x latent_dim products an element, and as much memory as such inputs have.
-/// Source: DeepSeek-V2 (arXiv:2405.04434), equations 9 to 19.
-class HeadRows {
+/// ordinary attention with the keys and values of every head (key_rows.h); else the scenario
+/// itself. Source: DeepSeek-V2 (arXiv:2405.04434), equations 9 to 19.
+class LatentHeads {
  public:
-  /// Both arguments are to outlive it. A plain run's rows are rounded to the dtype.
-  HeadRows(const Scenario& asked, const RunInputs& given, bool has_plain = true);
+  /// Both arguments are to outlive it.
+  LatentHeads(const Scenario& asked, const RunInputs& given);
 
-  bool are_expanded() const { return exact_.has_value(); }
-  const Scenario& scenario() const { return exact_ ? *scenario_ : asked_; }
-  const RunInputs& exact() const { return exact_ ? *exact_ : given_; }
-  const RunInputs& plain() const { return plain_ ? *plain_ : exact(); }
+  const Scenario& scenario() const { return scenario_ ? *scenario_ : asked_; }
 
   /// Replaces the gradients of the heads' keys and values by that of the latent rows, and the
   /// lengths of their terms, unless `terms` is null. A plain answer is rounded to the dtype.
@@ -34,12 +29,11 @@ class HeadRows {
   const Scenario& asked_;
   const RunInputs& given_;
   std::optional<Scenario> scenario_;
-  std::optional<RunInputs> exact_, plain_;
 };
 
 /// The same inputs with k [tokens, heads, head_dim_qk] and v [tokens, heads, head_dim_v] in place
-/// of latent rows, rounded to k's dtype if `rounds`.
-RunInputs expand_rows(const RunInputs& given, bool rounds);
+/// of latent rows, in fp64, without weights.
+RunInputs expand_rows(const RunInputs& given);
 
 /// Adds to the gradient of a latent row that of one head's k [head_dim_qk] and v [head_dim_v].
 void add_head_gradients(const RunInputs& inputs, int32_t head, const double* dk, const double* dv,

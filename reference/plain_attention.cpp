@@ -1,4 +1,5 @@
 #include "reference/head_group.h"
+#include "reference/key_rows.h"
 #include "reference/plain_pieces.h"
 #include "reference/row_matrix.h"
 #include "sim/run/dtype.h"
@@ -7,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -537,16 +539,13 @@ void write_key_gradients(PlainUnit<Real>& unit, Answer& answer) {
 
 template <class Real>
 PlainUnit<Real> start_unit(const HeadGroup& group) {
-  const int64_t first_key = group.slot.kv_valid_begin();
   PlainUnit<Real> unit{group, plain_rules<Real>(group), {}, {}, {}, {}, {}, {}, {}, 0, {}, {}};
-  unit.keys = gather_rows<Real>(group.inputs.k, first_key, group.part.keys, group.kv_head);
+  std::tie(unit.keys, unit.values) = gather_keys<Real>(group, true);
   const Attention& attention = group.scenario.attention;
-  unit.values =
-      gather_rows<Real>(values_of(group.inputs), first_key, group.part.keys, group.kv_head)
-          .leftCols(attention.head_dim_v);
   turn_and_round(group, group.part.key_turns, 0, unit.keys);
   if (group.fp8 != nullptr && group.fp8->is_mx && group.has_backward()) {
     const RunInputs& turned = group.fp8->turned;
+    const int64_t first_key = group.slot.kv_valid_begin();
     unit.turned_keys = gather_rows<Real>(turned.k, first_key, group.part.keys, group.kv_head);
     unit.turned_values = gather_rows<Real>(turned.v, first_key, group.part.keys, group.kv_head);
     turn_and_round(group, group.part.key_turns, 0, unit.turned_keys);

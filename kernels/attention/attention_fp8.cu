@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
           logit_slope(shape, fp8, is_visible, s[i / 4][i % 4], d_p[i / 4][i % 4], delta[i / 4]);
     }
     put_weights(s, tiles);
-    if (fp8.is_mx) cast_column_blocks(tiles, fp8.kv_blocks, now.begin, now.end);
+    if (fp8.is_mx) cast_column_blocks(tiles, fp8.kv_blocks.numbers, now.begin, now.end);
     accumulate_rows<kLanes>(dq, rows_from<Bf16>(fp8.turned_k, kv_head, qk, now.begin, now.end),
                             tiles);
   }
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
       s[i / 4][i % 4] = logit_slope(shape, fp8, (columns.visible >> i & 1) != 0, s[i / 4][i % 4],
                                     d_p[i / 4][i % 4], columns.delta[i % 4]);
     put_weights(s, tiles);
-    if (fp8.is_mx) cast_column_blocks(tiles, fp8.q_blocks, now.begin, now.end);
+    if (fp8.is_mx) cast_column_blocks(tiles, fp8.q_blocks.numbers, now.begin, now.end);
     accumulate_rows<kLanes>(dk, rows_from<Bf16>(fp8.turned_q, now.head, qk, now.begin, now.end),
                             tiles);
   }

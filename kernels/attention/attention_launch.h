@@ -106,7 +106,7 @@ struct WireRows {
 /// keys, and this item's dq is added.
 /// wire (fused, dk and dv in fp32): rows that are written in the dtype, instead of fp32 or in
 /// addition. dk_parts, dv_parts: workspace, fp32 [kv row][local kv head, part], where key_tiles
-/// have group_parts (Hopper only).
+/// have group_parts (Hopper only). With is_latent dk is the gradient of K and V; there is no dv.
 struct BackwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v, d_out;

@@ -14,6 +14,18 @@ inline constexpr int32_t kCodeLanes = 128;
 /// CodeColumns, q too; both as CodeRows.
 enum class CodeForm { none, turned_values, rows };
 
+/// A stretch of rows that share scales.
+struct RowSpan {
+  int32_t begin = 0;
+  int32_t end = 0;
+};
+
+/// Blocks of mxfp8 along tokens.
+struct TokenBlocks {
+  const int32_t* numbers = nullptr;  // [row] of its block; -1 for padding
+  const RowSpan* spans = nullptr;    // [block]
+};
+
 /// FP8 for one compute item; pointers are to device memory. Rows hold the values of E4M3 and E5M2
 /// numbers as bf16 numbers: without their scale if a tensor has one scale, with that of their block
 /// in mxfp8.
@@ -25,9 +37,7 @@ struct Fp8Numbers {
   float weights = 448.0f;      // P is multiplied by this before it is cast to E4M3
   float d_logits = 1.0f;       // likewise dS; mxfp8: in blocks instead
   float out = 0.0f, dq = 0.0f, dk = 0.0f, dv = 0.0f;  // scales of the results; 0: no cast
-  /// mxfp8: [row] number of its block along tokens; -1 for padding.
-  const int32_t* q_blocks = nullptr;
-  const int32_t* kv_blocks = nullptr;
+  TokenBlocks q_blocks, kv_blocks;                    // mxfp8
   DeviceRows q, k, v;  // of the logits, and of out; backward: v of dP
   DeviceRows d_out;    // of dP
   /// Codes in the kernel's CodeForm, strides in bytes.

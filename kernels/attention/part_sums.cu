@@ -1,4 +1,5 @@
-// dk and dv of KV heads whose query heads were split into parts: the sums of all parts.
+// dk and dv (of latent attention dk alone) of KV heads whose query heads were split into parts: the
+// sums of all parts.
 // Mapping: a thread adds eight elements of a row, and the threads of a warp take adjacent elements,
 // so that all accesses are coalesced; several parts are in flight at a time. Grid-stride over rows
 // of KV heads, of dk and then of dv. Memory-bound: every part is read once and every sum written
@@ -92,7 +93,8 @@ void launch_part_sums(const BackwardLaunch& launch, Stream stream) {
       int64_t{p.num_rows} * p.num_heads * std::max(p.sums[0].groups, p.sums[1].groups);
   const auto blocks = std::min<int64_t>((most + kThreads - 1) / kThreads, kMostBlocks);
   if (blocks == 0) return;
-  launch_kernel(add_up_parts, Grid(static_cast<int32_t>(blocks), 2), kThreads, 0, stream, p);
+  const int32_t num_sums = shape.is_latent ? 1 : 2;
+  launch_kernel(add_up_parts, Grid(static_cast<int32_t>(blocks), num_sums), kThreads, 0, stream, p);
 }
 
 }  // namespace cpscope::kernels

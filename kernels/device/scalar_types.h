@@ -17,6 +17,8 @@ struct Fp16 {
 
 /// Marks operands of dtype fp8: bf16 numbers whose values E4M3 or E5M2 has, which is exact.
 struct Fp8AsBf16 {};
+/// The same with a scale for each block of numbers (mxfp8), which the numbers hold.
+struct MxAsBf16 {};
 
 /// Storage of one E4M3 number; TMA and row maps take two of them as one 16-bit number.
 struct E4m3 {

@@ -16,6 +16,7 @@
 #include "kernels/hopper/hopper_fp8_forward.h"
 #include "kernels/hopper/hopper_fp8_gradients.h"
 #include "kernels/hopper/hopper_latent_forward.h"
+#include "kernels/hopper/hopper_latent_gradients.h"
 #include "sim/base/check.h"
 
 #include <algorithm>
@@ -65,7 +66,7 @@ TileShape forward_tile_shape(Generation generation, const AttentionShape& shape)
 }
 
 bool is_backward_fused(Generation generation, const AttentionShape& shape) {
-  return generation == Generation::sm90 && is_hopper_backward_fused(shape);
+  return generation == Generation::sm90 && !shape.is_latent && is_hopper_backward_fused(shape);
 }
 
 CodeForm code_form(Generation generation, const AttentionShape& shape) {
@@ -84,13 +85,19 @@ bool takes_offsets(Generation generation, const AttentionShape& shape) {
 }
 
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape) {
-  if (generation == Generation::sm90) return hopper_wide_query_gradient_tile_shape(shape);
+  if (generation == Generation::sm90) {
+    return shape.is_latent ? hopper_latent_gradient_tile_shape()
+                           : hopper_wide_query_gradient_tile_shape(shape);
+  }
   return is_fp32(shape) ? fp32_tile(shape) : portable_query_gradient_tile(shape);
 }
 
 TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& shape) {
   if (is_backward_fused(generation, shape)) return hopper_gradients_tile_shape(shape);
-  if (generation == Generation::sm90) return hopper_wide_key_gradient_tile_shape();
+  if (generation == Generation::sm90) {
+    return shape.is_latent ? hopper_latent_gradient_tile_shape()
+                           : hopper_wide_key_gradient_tile_shape();
+  }
   return is_fp32(shape) ? fp32_tile(shape) : portable_key_gradient_tile(shape);
 }
 
@@ -112,7 +119,7 @@ std::string why_not_backward(Generation generation, const AttentionShape& shape)
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
   if (generation != Generation::sm90) return "";
   if (shape.has_terms) return kPortableTerms;
-  if (shape.is_latent) return "the backward of latent attention is in the portable kernels alone";
+  if (shape.is_latent) return why_not_hopper_latent_backward(shape);
   return shape.is_fp8 ? why_not_hopper_fp8_backward(shape) : why_not_hopper_backward(shape);
 }
 
@@ -142,7 +149,10 @@ void launch_row_statistics(const BackwardLaunch& launch, Stream stream) {
 }
 
 void launch_query_gradient(Generation generation, const BackwardLaunch& launch, Stream stream) {
-  if (generation == Generation::sm90) return launch_hopper_wide_query_gradient(launch, stream);
+  if (generation == Generation::sm90) {
+    return launch.shape.is_latent ? launch_hopper_latent_query_gradient(launch, stream)
+                                  : launch_hopper_wide_query_gradient(launch, stream);
+  }
   if (launch.shape.has_terms) return launch_terms_query_gradient(launch, stream);
   if (launch.shape.is_latent) return launch_latent_query_gradient(launch, stream);
   if (launch.shape.is_fp8) return launch_fp8_query_gradient(launch, stream);
@@ -156,7 +166,9 @@ void launch_key_gradient(Generation generation, const BackwardLaunch& launch, St
                 "only the fused backward merges dq, and in fp32", launch.merges_dq, holds_fp32);
   check_begun(launch.key_tiles, is_backward_fused(generation, launch.shape));
   if (generation == Generation::sm90) {
-    if (!is_backward_fused(generation, launch.shape)) {
+    if (launch.shape.is_latent) {
+      launch_hopper_latent_key_gradient(launch, stream);
+    } else if (!is_backward_fused(generation, launch.shape)) {
       launch_hopper_wide_key_gradient(launch, stream);
     } else if (launch.shape.is_fp8) {
       launch_hopper_fp8_gradients(launch, stream);

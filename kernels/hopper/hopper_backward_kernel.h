@@ -97,10 +97,10 @@ __device__ __forceinline__ uint32_t round_weights(const BackwardParams& p, float
     return pack<typename B::T>(a, b);
   }
 }
-/// Two numbers dS as operands of a product.
+/// Two numbers dS as operands of a product; those of mxfp8 have been cast.
 template <class B>
 __device__ __forceinline__ uint32_t round_grads(const BackwardParams& p, float a, float b) {
-  if constexpr (B::kIsFp8) {
+  if constexpr (B::kIsFp8 && !B::kIsMx) {
     return pack_fp8_values(p.fp8.gradients, a, b);
   } else {
     return pack<typename B::T>(a, b);
@@ -166,6 +166,16 @@ inline void set_fp8_factors(const BackwardLaunch& launch, BackwardParams& p) {
            .dv = fp8.d_out_descale / fp8.weights};
   p.scale = fp8.descale / fp8.d_logits;
   p.logit_log2 *= fp8.descale * fp8.descale;
+}
+
+/// The launch with rows quantised along themselves (mxfp8).
+inline BackwardLaunch with_rows_of(const BackwardLaunch& launch, const Fp8Numbers& fp8) {
+  BackwardLaunch quantised = launch;
+  quantised.q = fp8.q;
+  quantised.k = fp8.k;
+  quantised.v = fp8.v;
+  quantised.d_out = fp8.d_out;
+  return quantised;
 }
 
 /// Makes maps for tiles of q_rows query rows and kv_rows key rows.

@@ -37,7 +37,6 @@ void launch_codes(const BackwardLaunch& launch, Stream stream) {
 }  // namespace
 
 std::string why_not_hopper_fp8_backward(const AttentionShape& shape) {
-  if (shape.is_mx) return "the Hopper backward has no blocks of mxfp8";
   if (shape.head_dim_qk > 256 || shape.head_dim_v > 256)
     return "the Hopper backward supports head_dim up to 256";
   if (shape.softcap != 0.0f) return "the Hopper backward of fp8 has no softcap";

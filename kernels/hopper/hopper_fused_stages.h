@@ -25,6 +25,7 @@ inline constexpr int kSenders = 2;
 template <class Operand, int kHeadDim_, int kWalked_, bool kByTile_, bool kHasCap_>
 struct FusedBudget {
   static constexpr bool kIsFp8 = std::is_same_v<Operand, Fp8AsBf16>;
+  static constexpr bool kIsMx = false;
   using T = std::conditional_t<kIsFp8, Bf16, Operand>;
   static constexpr bool kByTile = kByTile_;
   static constexpr int kHeadDim = kHeadDim_, kWalked = kWalked_;

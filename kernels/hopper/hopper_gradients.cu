@@ -79,7 +79,7 @@ std::string why_not_hopper_backward(const AttentionShape& shape) {
 }
 
 bool is_hopper_backward_fused(const AttentionShape& shape) {
-  return shape.head_dim_qk <= 128 && shape.head_dim_v <= 128;
+  return is_up_to_128(shape) && !shape.is_mx;
 }
 
 TileShape hopper_gradients_tile_shape(const AttentionShape& shape) {

@@ -10,14 +10,17 @@
 /// have fewer stages than the other where shared memory is short.
 namespace cpscope::kernels::device {
 
-/// One configuration. Operand: Bf16, Fp16 or Fp8AsBf16. kExchangeBytes: buffer through which
-/// consumers exchange data.
+/// One configuration. Operand: Bf16, Fp16, Fp8AsBf16 or MxAsBf16. kFactBytes: of row metadata, of
+/// kernels with stationary keys. kExchangeBytes: buffer through which consumers exchange data.
+/// MxAsBf16: operands that are summed along tokens are quantised in other blocks, and follow in the
+/// same stage.
 template <class Operand, int kQk_, int kV_, int kOwned_, int kWalked_, int kFirstStages_,
           int kSecondStages_, int kFactBytes_, int kExchangeBytes_, int kProducerRegisters_,
           int kConsumerRegisters_, bool kHasCap_>
 struct SplitBudget {
   static constexpr bool kHasOffsets = false;
-  static constexpr bool kIsFp8 = std::is_same_v<Operand, Fp8AsBf16>;
+  static constexpr bool kIsMx = std::is_same_v<Operand, MxAsBf16>;
+  static constexpr bool kIsFp8 = kIsMx || std::is_same_v<Operand, Fp8AsBf16>;
   using T = std::conditional_t<kIsFp8, Bf16, Operand>;
   static constexpr int kQk = kQk_, kV = kV_, kOwned = kOwned_, kWalked = kWalked_;
   static constexpr int kFirstStages = kFirstStages_, kSecondStages = kSecondStages_;
@@ -29,8 +32,10 @@ struct SplitBudget {
   static constexpr int kConsumerRegisters = kConsumerRegisters_;
   static constexpr int kOwnedFirstBytes = kOwned * kQk * 2;  // q, or k
   static constexpr int kOwnedBytes = kOwned * (kQk + kV) * 2;
-  static constexpr int kFirstBytes = kWalked * kQk * 2;  // k, or q
-  static constexpr int kSecondBytes = kWalked * kV * 2;  // v, or d_out
+  static constexpr int kFirstRowBytes = kWalked * kQk * 2;  // k, or q
+  static constexpr int kSecondRowBytes = kWalked * kV * 2;  // v, or d_out
+  static constexpr int kFirstBytes = (kIsMx ? 2 : 1) * kFirstRowBytes;
+  static constexpr int kSecondBytes = (kIsMx && kFactBytes > 0 ? 2 : 1) * kSecondRowBytes;
   static constexpr int kWalkedBytes = kFirstStages * kFirstBytes + kSecondStages * kSecondBytes;
   static constexpr int kSharedBytes = 1024 + kOwnedBytes + kWalkedBytes +
                                       kFirstStages * kFactBytes + kExchangeBytes + 256 +
@@ -96,6 +101,13 @@ struct SplitShared {
   __device__ __forceinline__ uint32_t second_at(int number) const {
     return second + number % B::kSecondStages * B::kSecondBytes;
   }
+  /// The operands that are summed along tokens.
+  __device__ __forceinline__ uint32_t turned_first_at(int number) const {
+    return first_at(number) + B::kFirstBytes - B::kFirstRowBytes;
+  }
+  __device__ __forceinline__ uint32_t turned_second_at(int number) const {
+    return second_at(number) + B::kSecondBytes - B::kSecondRowBytes;
+  }
   __device__ __forceinline__ uint32_t first_full_at(int number) const {
     return first_full + 8 * (number % B::kFirstStages);
   }
@@ -117,5 +129,53 @@ struct SplitShared {
     return static_cast<uint32_t>(number / B::kSecondStages) & 1u;
   }
 };
+
+/// Parameters of mxfp8 besides. Those of BackwardParams hold rows quantised along themselves.
+struct MxParams : BackwardParams {
+  TensorMap turned_first, turned_second;  // of streamed rows: k, or q and d_out
+  TokenBlocks blocks;                     // of streamed rows
+};
+template <class B>
+using SplitParams = std::conditional_t<B::kIsMx, MxParams, BackwardParams>;
+
+/// Casts a thread's numbers of a product's tile in blocks of columns, which are the streamed rows
+/// [begin, end). A block that is cut by the tile ends there.
+template <int kColumns>
+__device__ __forceinline__ void cast_in_blocks(float (&values)[kColumns / 2],
+                                               const TokenBlocks& blocks, int32_t begin,
+                                               int32_t end) {
+  const int32_t columns = end - begin < kColumns ? end - begin : kColumns;
+  const int32_t own = 2 * static_cast<int32_t>(threadIdx.x % 4);
+#pragma unroll 1
+  for (int32_t column = 0; column < columns;) {
+    const int32_t block = blocks.numbers[begin + column];
+    if (block < 0) {
+      ++column;
+      continue;
+    }
+    const int32_t last =
+        blocks.spans[block].end - begin < columns ? blocks.spans[block].end - begin : columns;
+    const auto is_in = [&](int i) {
+      const int32_t at = own + i / 4 * 8 + i % 2;
+      return at >= column && at < last;
+    };
+    float amax[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) {
+      if (is_in(i)) amax[i / 2 % 2] = max_or_nan(amax[i / 2 % 2], fabsf(values[i]));
+    }
+    float descale[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      amax[r] = max_or_nan(amax[r], shuffle_xor(amax[r], 1));
+      descale[r] = block_descale_of(max_or_nan(amax[r], shuffle_xor(amax[r], 2)));
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) {
+      if (is_in(i)) values[i] = quantise_in_block_of(values[i], descale[i / 2 % 2]);
+    }
+    column = last;
+  }
+}
 
 }  // namespace cpscope::kernels::device

@@ -38,7 +38,7 @@ constexpr int kExchangedBytes = kWarpgroupRows * kWalkedRows * 4;
 
 /// The producer's first thread: loads the tiles.
 template <class B>
-__device__ __forceinline__ void fetch_queries(const BackwardParams& p, const SplitShared<B>& at) {
+__device__ __forceinline__ void fetch_queries(const SplitParams<B>& p, const SplitShared<B>& at) {
   TileScheduler scheduler(at.scheduler);
   int num_walked = 0, num_owned = 0;  // loaded
   for (;;) {
@@ -63,10 +63,16 @@ __device__ __forceinline__ void fetch_queries(const BackwardParams& p, const Spl
         mbarrier_arrive_expecting(d_out_full, B::kSecondBytes);
         load_panels<B::kV, B::kWalked>(at.second_at(num_walked), &p.d_out, d_out_full, walk.row,
                                        walk.end, head);
+        if constexpr (B::kIsMx)
+          load_panels<B::kV, B::kWalked>(at.turned_second_at(num_walked), &p.turned_second,
+                                         d_out_full, walk.row, walk.end, head);
         mbarrier_wait(at.first_free_at(num_walked), at.first_parity(num_walked) ^ 1);
         mbarrier_arrive_expecting(q_full, B::kFirstBytes);
         load_panels<B::kQk, B::kWalked>(at.first_at(num_walked), &p.q, q_full, walk.row, walk.end,
                                         head);
+        if constexpr (B::kIsMx)
+          load_panels<B::kQk, B::kWalked>(at.turned_first_at(num_walked), &p.turned_first, q_full,
+                                          walk.row, walk.end, head);
       }
     }
   }
@@ -98,17 +104,18 @@ struct RoleConsumer {
       kMakesValues ? B::kQk : B::kV;  // elements summed over by a tile's product
   static constexpr int kSumHeadDim = kMakesValues ? B::kV : B::kQk;
   // True if the sums add the previous tile before this tile's product: with few stages they must be
-  // freed soon; with more the sums run under the softmax.
-  static constexpr bool kSumsFirst = B::kFirstStages < 3;
+  // freed soon; with more the sums run under the softmax. With a single stage this tile arrives
+  // only after they have ended.
+  static constexpr bool kSumsFirst = B::kFirstStages < 3, kSumsAlone = B::kFirstStages == 1;
 
-  const BackwardParams& p;
+  const SplitParams<B>& p;
   const SplitShared<B>& at;
   uint32_t exchange;                  // of this thread and its partner
   int num_walked = 0, num_owned = 0;  // taken
   uint32_t operands[B::kWalked / 4];  // P' or dS' of the previous tile, in pairs
   float sums[kSumHeadDim / 2];        // dv or dk
 
-  __device__ RoleConsumer(const BackwardParams& params, const SplitShared<B>& shared)
+  __device__ RoleConsumer(const SplitParams<B>& params, const SplitShared<B>& shared)
       : p(params), at(shared), exchange(shared.exchange + threadIdx.x % kWarpgroupThreads * 16) {}
 
   __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
@@ -159,7 +166,7 @@ struct RoleConsumer {
   /// Starts dv or dk += the operands of a tile times its rows.
   __device__ __forceinline__ void start_sums(int number) {
     if constexpr (kMakesValues) wait_for_d_out(number);
-    const uint32_t b = kMakesValues ? at.second_at(number) : at.first_at(number);
+    const uint32_t b = kMakesValues ? at.turned_second_at(number) : at.turned_first_at(number);
     pin(sums);
     pin(operands);
     wgmma_fence();
@@ -255,9 +262,14 @@ struct RoleConsumer {
 
   /// A tile, with the sums of the previous one at the same time or after.
   template <bool kIsFirst>
-  __device__ __forceinline__ void take_tile(int32_t key, bool is_masked) {
+  __device__ __forceinline__ void take_tile(int32_t key, const RunWalk<B::kWalked>& rows) {
+    const bool is_masked = rows.is_masked != 0;
     float tile[B::kWalked / 2];
-    if constexpr (kIsFirst) {
+    if constexpr (kIsFirst || kSumsAlone) {
+      if constexpr (!kIsFirst) {
+        start_sums(num_walked - 1);
+        finish_sums<0>(num_walked - 1);
+      }
       start_tile(tile);
       wgmma_wait<0>();
     } else if constexpr (kSumsFirst) {
@@ -276,6 +288,7 @@ struct RoleConsumer {
     } else {
       release_d_out(num_walked);
       differentiate(tile, is_masked);
+      if constexpr (B::kIsMx) cast_in_blocks<B::kWalked>(tile, p.blocks, rows.row, rows.end);
     }
     if constexpr (!kIsFirst && !kSumsFirst) finish_sums<0>(num_walked - 1);
 #pragma unroll
@@ -310,8 +323,8 @@ struct RoleConsumer {
       if (walk.next(p.tiles.runs)) {
         mbarrier_wait(at.owned_full, num_owned & 1);
         ++num_owned;
-        take_tile<true>(key, walk.rows.is_masked != 0);
-        while (walk.next(p.tiles.runs)) take_tile<false>(key, walk.rows.is_masked != 0);
+        take_tile<true>(key, walk.rows);
+        while (walk.next(p.tiles.runs)) take_tile<false>(key, walk.rows);
         // No more reads of K and V; the waits above were those of whole warps.
         if (is_elected()) mbarrier_arrive(at.owned_free);
         start_sums(num_walked - 1);
@@ -324,7 +337,7 @@ struct RoleConsumer {
 
 template <class B>
 __global__ void __launch_bounds__(B::kThreads, 1)
-    wide_key_gradient_on_hopper(const __grid_constant__ BackwardParams p) {
+    wide_key_gradient_on_hopper(const __grid_constant__ SplitParams<B> p) {
   const SplitShared<B> at;
   at.init(1 + 32, kWarpgroupThreads * B::kConsumers, 1);
   const int warpgroup = shared_by_warp(threadIdx.x / kWarpgroupThreads);
@@ -353,11 +366,28 @@ using Budget192 = SplitBudget<T, 192, 128, kWarpgroupRows, kWalkedRows, 4, 4, Fa
 template <class T, bool kHasCap>
 using Budget256 = SplitBudget<T, 256, 256, kWarpgroupRows, kWalkedRows, 2, 2, Facts::kBytes,
                               kExchangedBytes, 40, 232, kHasCap>;
+// mxfp8: Q and dO twice.
+using Blocks128 = SplitBudget<MxAsBf16, 128, 128, kWarpgroupRows, kWalkedRows, 2, 2, Facts::kBytes,
+                              kExchangedBytes, 40, 232, false>;
+using Blocks256 = SplitBudget<MxAsBf16, 256, 256, kWarpgroupRows, kWalkedRows, 1, 1, Facts::kBytes,
+                              kExchangedBytes, 40, 232, false>;
 
 template <class B>
 void launch_budget(const BackwardLaunch& launch, Stream stream) {
-  BackwardParams p = make_backward_params(launch);
-  make_backward_maps(launch, B::kWalked, B::kOwned, p);
+  SplitParams<B> p{};
+  static_cast<BackwardParams&>(p) = make_backward_params(launch);
+  if constexpr (B::kIsMx) {
+    const AttentionShape& shape = launch.shape;
+    const Fp8Numbers& fp8 = *launch.fp8;
+    make_backward_maps(with_rows_of(launch, fp8), B::kWalked, B::kOwned, p);
+    make_row_map(p.turned_first, fp8.turned_q, shape.dtype, shape.num_heads, p.head_dim_qk,
+                 {B::kWalked});
+    make_row_map(p.turned_second, fp8.turned_d_out, shape.dtype, shape.num_heads, p.head_dim_v,
+                 {B::kWalked});
+    p.blocks = fp8.q_blocks;
+  } else {
+    make_backward_maps(launch, B::kWalked, B::kOwned, p);
+  }
   p.tiles = launch.key_tiles;
   p.counter = launch.counters + 1;
   set_key_results(launch, p);
@@ -386,6 +416,10 @@ TileShape hopper_wide_key_gradient_tile_shape() {
 
 void launch_hopper_wide_key_gradient(const BackwardLaunch& launch, Stream stream) {
   if (launch.key_tiles.num_work == 0) return;
+  if (launch.shape.is_mx) {
+    return is_up_to_128(launch.shape) ? device::launch_budget<device::Blocks128>(launch, stream)
+                                      : device::launch_budget<device::Blocks256>(launch, stream);
+  }
   if (launch.shape.is_fp8)
     return device::launch_budget<device::Budget256<Fp8AsBf16, false>>(launch, stream);
   const bool has_cap = launch.shape.softcap != 0.0f;

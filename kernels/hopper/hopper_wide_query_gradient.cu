@@ -32,7 +32,7 @@ inline constexpr bool kSumsFirst = B::kFirstStages < 3;
 
 /// The producer's thread.
 template <class B>
-__device__ __forceinline__ void fetch_keys(const BackwardParams& p, const SplitShared<B>& at) {
+__device__ __forceinline__ void fetch_keys(const SplitParams<B>& p, const SplitShared<B>& at) {
   TileScheduler scheduler(at.scheduler);
   int num_walked = 0, num_owned = 0;  // loaded
   for (;;) {
@@ -53,6 +53,9 @@ __device__ __forceinline__ void fetch_keys(const BackwardParams& p, const SplitS
       mbarrier_arrive_expecting(k_full, B::kFirstBytes);
       load_panels<B::kQk, B::kWalked>(at.first_at(num_walked), &p.k, k_full, walk.row, walk.end,
                                       kv_head);
+      if constexpr (B::kIsMx)
+        load_panels<B::kQk, B::kWalked>(at.turned_first_at(num_walked), &p.turned_first, k_full,
+                                        walk.row, walk.end, kv_head);
       mbarrier_wait(at.second_free_at(num_walked), at.second_parity(num_walked) ^ 1);
       mbarrier_arrive_expecting(v_full, B::kSecondBytes);
       load_panels<B::kV, B::kWalked>(at.second_at(num_walked), &p.v, v_full, walk.row, walk.end,
@@ -75,7 +78,7 @@ __device__ __forceinline__ int32_t shared_if_cheap(int32_t value) {
 /// A consumer warpgroup.
 template <class B>
 struct QueryGradientConsumer {
-  const BackwardParams& p;
+  const SplitParams<B>& p;
   const SplitShared<B>& at;
   int group;  // index of the consumer
   uint32_t q, d_out;
@@ -83,7 +86,7 @@ struct QueryGradientConsumer {
   uint32_t logit_grads[B::kWalked / 4];  // dS of the previous tile, in pairs
   float dq[B::kQk / 2];
 
-  __device__ QueryGradientConsumer(const BackwardParams& params, const SplitShared<B>& shared,
+  __device__ QueryGradientConsumer(const SplitParams<B>& params, const SplitShared<B>& shared,
                                    int consumer)
       : p(params),
         at(shared),
@@ -128,9 +131,9 @@ struct QueryGradientConsumer {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < B::kWalked / 16; ++step) {
-      wgmma_rs<typename B::T>(
-          dq, logit_grads + 4 * step,
-          matrix_descriptor(at.first_at(number) + row_step(step), B::kWalked * kPanelRowBytes));
+      wgmma_rs<typename B::T>(dq, logit_grads + 4 * step,
+                              matrix_descriptor(at.turned_first_at(number) + row_step(step),
+                                                B::kWalked * kPanelRowBytes));
     }
     wgmma_commit();
   }
@@ -178,7 +181,9 @@ struct QueryGradientConsumer {
     }
   }
 
-  __device__ __forceinline__ void round_tile(const float (&logits)[B::kWalked / 2]) {
+  __device__ __forceinline__ void round_tile(float (&logits)[B::kWalked / 2],
+                                             const RunWalk<B::kWalked>& walk) {
+    if constexpr (B::kIsMx) cast_in_blocks<B::kWalked>(logits, p.blocks, walk.row, walk.end);
 #pragma unroll
     for (int i = 0; i < B::kWalked / 4; ++i)
       logit_grads[i] = round_grads<B>(p, logits[2 * i], logits[2 * i + 1]);
@@ -197,7 +202,7 @@ struct QueryGradientConsumer {
     pin(dp);
     release_values();
     differentiate<false>(rows, logits, dp, walk);
-    round_tile(logits);
+    round_tile(logits, walk);
     ++num_walked;
   }
 
@@ -242,7 +247,7 @@ struct QueryGradientConsumer {
       pin(dq);
       release_keys(num_walked - 1);
     }
-    round_tile(logits);
+    round_tile(logits, walk);
     ++num_walked;
   }
 
@@ -296,7 +301,7 @@ struct QueryGradientConsumer {
 
 template <class B>
 __global__ void __launch_bounds__(B::kThreads, 1)
-    wide_query_gradient_on_hopper(const __grid_constant__ BackwardParams p) {
+    wide_query_gradient_on_hopper(const __grid_constant__ SplitParams<B> p) {
   const SplitShared<B> at;
   at.init(1, 4 * B::kConsumers, 0);
   const int warpgroup = shared_if_cheap<B>(threadIdx.x / kWarpgroupThreads);
@@ -317,11 +322,23 @@ template <class T, bool kHasCap>
 using Budget192 = SplitBudget<T, 192, 128, 128, 80, 3, 2, 0, 0, 24, 240, kHasCap>;
 template <class T, bool kHasCap>
 using Budget256 = SplitBudget<T, 256, 256, 128, 64, 2, 1, 0, 0, 24, 240, kHasCap>;
+// mxfp8: K twice.
+using Blocks128 = SplitBudget<MxAsBf16, 128, 128, 128, 64, 3, 2, 0, 0, 24, 240, false>;
+using Blocks256 = SplitBudget<MxAsBf16, 256, 256, 128, 32, 2, 1, 0, 0, 24, 240, false>;
 
 template <class B>
 void launch_budget(const BackwardLaunch& launch, Stream stream) {
-  BackwardParams p = make_backward_params(launch);
-  make_backward_maps(launch, B::kOwned, B::kWalked, p);
+  SplitParams<B> p{};
+  static_cast<BackwardParams&>(p) = make_backward_params(launch);
+  if constexpr (B::kIsMx) {
+    const Fp8Numbers& fp8 = *launch.fp8;
+    make_backward_maps(with_rows_of(launch, fp8), B::kOwned, B::kWalked, p);
+    make_row_map(p.turned_first, fp8.turned_k, launch.shape.dtype, launch.shape.num_kv_heads,
+                 p.head_dim_qk, {B::kWalked});
+    p.blocks = fp8.kv_blocks;
+  } else {
+    make_backward_maps(launch, B::kOwned, B::kWalked, p);
+  }
   p.tiles = launch.query_tiles;
   p.counter = launch.counters;
   p.first = launch.dq;
@@ -347,6 +364,9 @@ void launch_head_dim(const BackwardLaunch& launch, Stream stream) {
 
 TileShape hopper_wide_query_gradient_tile_shape(const AttentionShape& shape) {
   using device::Budget192, device::Budget256;
+  if (shape.is_mx)
+    return {device::Blocks128::kOwned,
+            is_up_to_128(shape) ? device::Blocks128::kWalked : device::Blocks256::kWalked};
   const bool is_192 = !shape.is_fp8 && shape.head_dim_qk <= 192 && shape.head_dim_v <= 128;
   return {Budget256<Bf16, false>::kOwned,
           is_192 ? Budget192<Bf16, false>::kWalked : Budget256<Bf16, false>::kWalked};
@@ -354,6 +374,10 @@ TileShape hopper_wide_query_gradient_tile_shape(const AttentionShape& shape) {
 
 void launch_hopper_wide_query_gradient(const BackwardLaunch& launch, Stream stream) {
   if (launch.query_tiles.num_work == 0) return;
+  if (launch.shape.is_mx) {
+    return is_up_to_128(launch.shape) ? device::launch_budget<device::Blocks128>(launch, stream)
+                                      : device::launch_budget<device::Blocks256>(launch, stream);
+  }
   if (launch.shape.is_fp8)
     return device::launch_budget<device::Budget256<Fp8AsBf16, false>>(launch, stream);
   const bool has_cap = launch.shape.softcap != 0.0f;

@@ -47,12 +47,6 @@ struct CodeCopy {
   bool encodes = false;  // `to` holds codes, else `from`
 };
 
-/// A stretch of rows that share scales.
-struct RowSpan {
-  int32_t begin = 0;
-  int32_t end = 0;
-};
-
 /// bf16 rows quantised in blocks of E4M3 values that have a scale of their own each, with these
 /// scales. One NaN makes its block NaN. `to` has zeros past `lanes`.
 struct BlockCast {

@@ -9,9 +9,9 @@
 // tiles in fp32 of attention_fp32.cu. The elements that RoPE turns are copied, and added up, one
 // thread an element.
 //
-// Shared memory: 64 KiB, 48 KiB, 35 KiB; two CTAs an SM. Accuracy: sums in fp32 (those of tensor
-// cores), and one rounding of k and v to the dtype.
-// Source: DeepSeek-V2 (arXiv:2405.04434), equations 9 to 19.
+// Shared memory: 64 KiB, 64 KiB, 35 KiB; two CTAs an SM, of the contraction one. Accuracy: sums in
+// fp32 (those of tensor cores), and one rounding of k and v to the dtype. Source: DeepSeek-V2
+// (arXiv:2405.04434), equations 9 to 19.
 #include "kernels/attention/fp32_kernels.h"
 #include "kernels/device/launch.h"
 #include "kernels/rows/row_expansion.h"
@@ -47,13 +47,14 @@ __global__ void __launch_bounds__(kFp32Threads) expand_rows(const __grid_constan
 
 template <class T>
 __global__ void copy_rotated(const __grid_constant__ RowExpansion p) {
-  const int64_t count = int64_t{p.num_rows} * p.heads * p.rotated;
+  const LatentSizes& sizes = p.sizes;
+  const int64_t count = int64_t{sizes.num_rows} * sizes.heads * sizes.rotated;
   for (int64_t i = int64_t{blockIdx.x} * kFp32Threads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kFp32Threads) {
-    const int64_t lane = i % p.rotated, head = i / p.rotated % p.heads,
-                  row = i / p.rotated / p.heads;
-    static_cast<T*>(p.k.data)[row * p.k.row_stride + head * p.k.head_stride + p.made + lane] =
-        static_cast<const T*>(p.rows.data)[row * p.rows.row_stride + p.latent_dim + lane];
+    const int64_t lane = i % sizes.rotated, head = i / sizes.rotated % sizes.heads,
+                  row = i / sizes.rotated / sizes.heads;
+    static_cast<T*>(p.k.data)[row * p.k.row_stride + head * p.k.head_stride + sizes.made + lane] =
+        static_cast<const T*>(p.rows.data)[row * p.rows.row_stride + sizes.latent_dim + lane];
   }
 }
 
@@ -154,8 +155,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (begin + row >= p.num_rows) return;
     T* const to = static_cast<T*>(p.made.data) + (begin + row) * p.made.row_stride +
                   head * p.made.head_stride + first + column;
-    if (first + column < p.outputs) to[0] = from_float<T>(one);
-    if (first + column + 1 < p.outputs) to[1] = from_float<T>(two);
+    if (first + column + 1 < p.outputs) {
+      *reinterpret_cast<uint32_t*>(to) = pack<T>(one, two);
+    } else if (first + column < p.outputs) {
+      to[0] = from_float<T>(one);
+    }
   });
 }
 
@@ -176,21 +180,70 @@ __device__ __forceinline__ void split(const float (&values)[8], uint32_t (&high)
   }
 }
 
-/// Stores 128 rows of 64 fp32 numbers, split, in two tiles. Rows from `end` on and elements from
-/// `lanes` on become 0 and are not read.
-__device__ __forceinline__ void stage_split(uint8_t* tiles, const float* first, int64_t stride,
-                                            int32_t lanes, int32_t begin, int32_t end) {
-#pragma unroll 1
-  for (int i = 0; i < kRows * kSummed / 8 / kThreads; ++i) {
+/// The gradients of one head that a stage of a contraction sums up, and their weights.
+struct ContractionStage {
+  const float* first = nullptr;  // of row 0
+  int64_t stride = 0;
+  int32_t lanes = 0;  // that are there
+  HeadRows<Bf16> weights;
+};
+
+/// Stages of a head: those of dk, then those of dv.
+struct ContractionStages {
+  const RowContraction& p;
+  int32_t of_k, of_head;
+
+  __device__ explicit ContractionStages(const RowContraction& given)
+      : p(given), of_k(stages_for(given.sizes.made)) {
+    of_head = of_k + stages_for(p.sizes.head_dim_v);
+  }
+  __device__ static int32_t stages_for(int32_t elements) {
+    return (elements + kSummed - 1) / kSummed;
+  }
+  __device__ int32_t count() const { return p.sizes.heads * of_head; }
+
+  __device__ __forceinline__ ContractionStage at(int32_t number) const {
+    const int32_t head = number / of_head, of_this = number % of_head;
+    const bool is_of_k = of_this < of_k;
+    const DeviceRows& gradients = is_of_k ? p.dk : p.dv;
+    const int32_t elements = is_of_k ? p.sizes.made : p.sizes.head_dim_v;
+    const int32_t pitch = (elements + 7) / 8 * 8,
+                  lane = (is_of_k ? of_this : of_this - of_k) * kSummed;
+    const auto* weights = static_cast<const Bf16*>(is_of_k ? p.w_k : p.w_v);
+    return {static_cast<const float*>(gradients.data) + head * gradients.head_stride + lane,
+            gradients.row_stride,
+            pitch - lane,
+            {weights + int64_t{head} * p.sizes.latent_dim * pitch + lane, pitch, pitch - lane}};
+  }
+};
+
+constexpr int kGroupsOfThread = kRows * kSummed / 8 / kThreads;
+using StagedNumbers = float[kGroupsOfThread][8];
+
+/// Loads 128 rows of 64 numbers. Rows from `end` on and elements that are not there become 0.
+__device__ __forceinline__ void fetch_numbers(StagedNumbers& numbers, const ContractionStage& stage,
+                                              int32_t begin, int32_t end) {
+#pragma unroll
+  for (int i = 0; i < kGroupsOfThread; ++i) {
+    const int32_t number = i * kThreads + static_cast<int32_t>(threadIdx.x);
+    const int32_t row = begin + number / 8, lane = number % 8 * 8;
+    const bool is_there = row < end && lane < stage.lanes;
+    const float* from = stage.first + row * stage.stride + lane;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) numbers[i][e] = is_there ? from[e] : 0.0f;
+  }
+}
+
+/// Stores them, split, in two tiles.
+__device__ __forceinline__ void store_split(uint8_t* tiles, const StagedNumbers& numbers) {
+#pragma unroll
+  for (int i = 0; i < kGroupsOfThread; ++i) {
     const int32_t number = i * kThreads + static_cast<int32_t>(threadIdx.x);
     const int32_t row = number / 8, group = number % 8;
-    const bool is_there = begin + row < end && group * 8 < lanes;
-    const float* from = first + (begin + row) * stride + group * 8;
-    float values[8];
-    for (int e = 0; e < 8; ++e) values[e] = is_there ? from[e] : 0.0f;
     uint32_t high[4], low[4];
-    split(values, high, low);
+    split(numbers[i], high, low);
     auto* const to = tiles + row * kSummed * 2 + ((group ^ (row & 7)) * 16);
+#pragma unroll
     for (int e = 0; e < 4; ++e) {
       reinterpret_cast<uint32_t*>(to)[e] = high[e];
       reinterpret_cast<uint32_t*>(to + kTileBytes)[e] = low[e];
@@ -198,43 +251,43 @@ __device__ __forceinline__ void stage_split(uint8_t* tiles, const float* first, 
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, 1)
     contract_rows_by_tensor_cores(const __grid_constant__ RowContraction p) {
   uint8_t* const memory = dynamic_shared();
   const uint32_t shared = shared_address(memory);
   const int32_t first = blockIdx.y * kColumns, begin = blockIdx.x * kRows;
   const WarpPlace place;
+  const ContractionStages stages(p);
+  const int32_t count = stages.count();
   float c[2][8][4] = {};
-  const auto add = [&](const DeviceRows& gradients, const void* weights, int32_t head,
-                       int32_t elements) {
-    const int32_t pitch = (elements + 7) / 8 * 8;
-    const auto* from = static_cast<const float*>(gradients.data) + head * gradients.head_stride;
-    const auto* of_head = static_cast<const Bf16*>(weights) + int64_t{head} * p.latent_dim * pitch;
-#pragma unroll 1
-    for (int32_t lane = 0; lane < pitch; lane += kSummed) {
-      __syncthreads();  // all warps have read the stage before
-      copy_tile<kColumns, kSummed, kThreads>(shared + 2 * kTileBytes,
-                                             HeadRows<Bf16>{of_head + lane, pitch, pitch - lane},
-                                             first, p.latent_dim);
-      copy_async_commit();
-      stage_split(memory, from + lane, gradients.row_stride, pitch - lane, begin, p.num_rows);
-      copy_async_wait<0>();
-      __syncthreads();
-      add_stage<Bf16>(c, place, shared, shared + 2 * kTileBytes);
-      add_stage<Bf16>(c, place, shared + kTileBytes, shared + 2 * kTileBytes);
-    }
+  StagedNumbers numbers;
+  // The numbers of the next stage are in registers, and its weights on their way, while this one is
+  // multiplied.
+  const auto fetch = [&](int32_t number) {
+    const ContractionStage stage = stages.at(number);
+    copy_tile<kColumns, kSummed, kThreads>(shared + (2 + number % 2) * kTileBytes, stage.weights,
+                                           first, p.sizes.latent_dim);
+    copy_async_commit();
+    fetch_numbers(numbers, stage, begin, p.sizes.num_rows);
   };
+  if (count > 0) fetch(0);
 #pragma unroll 1
-  for (int32_t head = 0; head < p.heads; ++head) {
-    add(p.dk, p.w_k, head, p.made);
-    add(p.dv, p.w_v, head, p.head_dim_v);
+  for (int32_t number = 0; number < count; ++number) {
+    store_split(memory, numbers);
+    copy_async_wait<0>();
+    __syncthreads();
+    if (number + 1 < count) fetch(number + 1);
+    const uint32_t weights = shared + (2 + number % 2) * kTileBytes;
+    add_stage<Bf16>(c, place, shared, weights);
+    add_stage<Bf16>(c, place, shared + kTileBytes, weights);
+    __syncthreads();  // all warps have read the stage
   }
   for_pairs(c, place, [&](int32_t row, int32_t column, float one, float two) {
-    if (begin + row >= p.num_rows) return;
+    if (begin + row >= p.sizes.num_rows) return;
     float* const to =
         static_cast<float*>(p.rows.data) + (begin + row) * p.rows.row_stride + first + column;
-    if (first + column < p.latent_dim) to[0] = one;
-    if (first + column + 1 < p.latent_dim) to[1] = two;
+    if (first + column < p.sizes.latent_dim) to[0] = one;
+    if (first + column + 1 < p.sizes.latent_dim) to[1] = two;
   });
 }
 
@@ -242,36 +295,39 @@ __global__ void __launch_bounds__(kFp32Threads)
     contract_rows(const __grid_constant__ RowContraction p) {
   auto& tiles = *reinterpret_cast<Fp32Tiles*>(dynamic_shared());
   const int32_t first = blockIdx.y * kFp32Rows, begin = blockIdx.x * kFp32Rows;
-  const int32_t pitch_k = (p.made + 7) / 8 * 8, pitch_v = (p.head_dim_v + 7) / 8 * 8;
+  const LatentSizes& sizes = p.sizes;
+  const int32_t pitch_k = (sizes.made + 7) / 8 * 8, pitch_v = (sizes.head_dim_v + 7) / 8 * 8;
   float sums[4][4];
   for (int i = 0; i < 16; ++i) sums[i / 4][i % 4] = 0.0f;
-  for (int64_t head = 0; head < p.heads; ++head) {
+  for (int64_t head = 0; head < sizes.heads; ++head) {
     const float* dk = static_cast<const float*>(p.dk.data) + head * p.dk.head_stride;
     const float* dv = static_cast<const float*>(p.dv.data) + head * p.dv.head_stride;
-    const float* w_k = static_cast<const float*>(p.w_k) + head * p.latent_dim * pitch_k;
-    const float* w_v = static_cast<const float*>(p.w_v) + head * p.latent_dim * pitch_v;
-    add_product(sums, {{dk, p.dk.row_stride, pitch_k}, begin, p.num_rows},
-                {{w_k, pitch_k, pitch_k}, first, p.latent_dim}, tiles);
-    add_product(sums, {{dv, p.dv.row_stride, pitch_v}, begin, p.num_rows},
-                {{w_v, pitch_v, pitch_v}, first, p.latent_dim}, tiles);
+    const float* w_k = static_cast<const float*>(p.w_k) + head * sizes.latent_dim * pitch_k;
+    const float* w_v = static_cast<const float*>(p.w_v) + head * sizes.latent_dim * pitch_v;
+    add_product(sums, {{dk, p.dk.row_stride, pitch_k}, begin, sizes.num_rows},
+                {{w_k, pitch_k, pitch_k}, first, sizes.latent_dim}, tiles);
+    add_product(sums, {{dv, p.dv.row_stride, pitch_v}, begin, sizes.num_rows},
+                {{w_v, pitch_v, pitch_v}, first, sizes.latent_dim}, tiles);
   }
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
     const int32_t row = begin + thread_y() + 16 * (i / 4), lane = first + thread_x() + 16 * (i % 4);
-    if (row < p.num_rows && lane < p.latent_dim)
+    if (row < sizes.num_rows && lane < sizes.latent_dim)
       static_cast<float*>(p.rows.data)[row * p.rows.row_stride + lane] = sums[i / 4][i % 4];
   }
 }
 
 __global__ void add_rotated(const __grid_constant__ RowContraction p) {
-  const int64_t count = int64_t{p.num_rows} * p.rotated;
+  const LatentSizes& sizes = p.sizes;
+  const int64_t count = int64_t{sizes.num_rows} * sizes.rotated;
   for (int64_t i = int64_t{blockIdx.x} * kFp32Threads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kFp32Threads) {
-    const int64_t lane = i % p.rotated, row = i / p.rotated;
-    const float* dk = static_cast<const float*>(p.dk.data) + row * p.dk.row_stride + p.made + lane;
+    const int64_t lane = i % sizes.rotated, row = i / sizes.rotated;
+    const float* dk =
+        static_cast<const float*>(p.dk.data) + row * p.dk.row_stride + sizes.made + lane;
     float sum = 0.0f;
-    for (int32_t head = 0; head < p.heads; ++head) sum += dk[head * p.dk.head_stride];
-    static_cast<float*>(p.rows.data)[row * p.rows.row_stride + p.latent_dim + lane] = sum;
+    for (int32_t head = 0; head < sizes.heads; ++head) sum += dk[head * p.dk.head_stride];
+    static_cast<float*>(p.rows.data)[row * p.rows.row_stride + sizes.latent_dim + lane] = sum;
   }
 }
 
@@ -288,47 +344,49 @@ int32_t blocks_for(int64_t count) {
 
 void launch_row_expansion(const RowExpansion& expansion, Stream stream) {
   const RowExpansion& p = expansion;
-  if (p.num_rows == 0 || p.heads == 0) return;
+  const LatentSizes& sizes = p.sizes;
+  if (sizes.num_rows == 0 || sizes.heads == 0) return;
   device::launch_as(p.dtype, [&](auto element) {
     using T = decltype(element);
     const auto make = [&](const void* weights, const DeviceRows& made, int32_t outputs) {
-      const device::Product product{p.rows,     made,    weights,
-                                    p.num_rows, outputs, padded_lanes(p.latent_dim)};
+      const device::Product product{p.rows,         made,    weights,
+                                    sizes.num_rows, outputs, padded_lanes(sizes.latent_dim)};
       if constexpr (sizeof(T) == 2) {
         launch_kernel(device::expand_rows_by_tensor_cores<T>,
-                      {device::tiles_for(p.num_rows, device::kRows),
-                       device::tiles_for(outputs, device::kColumns), p.heads},
+                      {device::tiles_for(sizes.num_rows, device::kRows),
+                       device::tiles_for(outputs, device::kColumns), sizes.heads},
                       device::kThreads, 4 * device::kTileBytes, stream, product);
       } else {
         launch_kernel(device::expand_rows<T>,
-                      {device::tiles_for(p.num_rows), device::tiles_for(outputs), p.heads},
+                      {device::tiles_for(sizes.num_rows), device::tiles_for(outputs), sizes.heads},
                       device::kFp32Threads, device::kFp32SharedBytes, stream, product);
       }
     };
-    make(p.w_k, p.k, p.made);
-    make(p.w_v, p.v, p.head_dim_v);
-    if (p.rotated > 0)
+    make(p.w_k, p.k, sizes.made);
+    make(p.w_v, p.v, sizes.head_dim_v);
+    if (sizes.rotated > 0)
       launch_kernel(device::copy_rotated<T>,
-                    device::blocks_for(int64_t{p.num_rows} * p.heads * p.rotated),
+                    device::blocks_for(int64_t{sizes.num_rows} * sizes.heads * sizes.rotated),
                     device::kFp32Threads, 0, stream, p);
   });
 }
 
 void launch_row_contraction(const RowContraction& contraction, Stream stream) {
   const RowContraction& p = contraction;
-  if (p.num_rows == 0) return;
+  const LatentSizes& sizes = p.sizes;
+  if (sizes.num_rows == 0) return;
   if (p.weights == Dtype::bf16) {
     launch_kernel(device::contract_rows_by_tensor_cores,
-                  {device::tiles_for(p.num_rows, device::kRows),
-                   device::tiles_for(p.latent_dim, device::kColumns)},
-                  device::kThreads, 3 * device::kTileBytes, stream, p);
+                  {device::tiles_for(sizes.num_rows, device::kRows),
+                   device::tiles_for(sizes.latent_dim, device::kColumns)},
+                  device::kThreads, 4 * device::kTileBytes, stream, p);
   } else {
     launch_kernel(device::contract_rows,
-                  {device::tiles_for(p.num_rows), device::tiles_for(p.latent_dim)},
+                  {device::tiles_for(sizes.num_rows), device::tiles_for(sizes.latent_dim)},
                   device::kFp32Threads, device::kFp32SharedBytes, stream, p);
   }
-  if (p.rotated > 0)
-    launch_kernel(device::add_rotated, device::blocks_for(int64_t{p.num_rows} * p.rotated),
+  if (sizes.rotated > 0)
+    launch_kernel(device::add_rotated, device::blocks_for(int64_t{sizes.num_rows} * sizes.rotated),
                   device::kFp32Threads, 0, stream, p);
 }
 

@@ -8,6 +8,16 @@
 
 namespace cpscope::kernels {
 
+/// Sizes of latent rows and of the heads that are made of them.
+struct LatentSizes {
+  int32_t num_rows = 0;
+  int32_t heads = 0;
+  int32_t latent_dim = 0;
+  int32_t made = 0;     // elements of a head of k that w_k makes
+  int32_t rotated = 0;  // its other elements
+  int32_t head_dim_v = 0;
+};
+
 /// Latent rows, and the keys and values of `heads` heads that are made of them (latent_nope_dim).
 /// k = [w_k c, the elements behind c], v = w_v c of the first latent_dim elements c of a row. Rows
 /// are in device memory, weights too: those of head 0 of the rows first.
@@ -17,12 +27,7 @@ struct RowExpansion {
   DeviceRows k, v;
   const void* w_k = nullptr;  // [head][made][padded_lanes(latent_dim)], zeros behind latent_dim
   const void* w_v = nullptr;  // [head][head_dim_v][likewise]
-  int32_t num_rows = 0;
-  int32_t heads = 0;
-  int32_t latent_dim = 0;
-  int32_t made = 0;     // elements of a head of k that w_k makes
-  int32_t rotated = 0;  // its other elements
-  int32_t head_dim_v = 0;
+  LatentSizes sizes;
 };
 
 /// The type of a contraction's weights: bf16 where they are, else fp32.
@@ -38,12 +43,7 @@ struct RowContraction {
   DeviceRows rows;            // one head; every row is written
   const void* w_k = nullptr;  // [head][latent_dim][padded_lanes(made)], zeros behind `made`
   const void* w_v = nullptr;  // [head][latent_dim][padded_lanes(head_dim_v)], likewise
-  int32_t num_rows = 0;
-  int32_t heads = 0;
-  int32_t latent_dim = 0;
-  int32_t made = 0;
-  int32_t rotated = 0;
-  int32_t head_dim_v = 0;
+  LatentSizes sizes;
 };
 
 /// Elements behind those of a head of k and v are not written. Errors are thrown as DeviceError.

@@ -1,7 +1,6 @@
 #include "kernels/run/expanded_rows.h"
 
 #include "kernels/device/scalar_types.h"
-#include "kernels/rows/row_expansion.h"
 #include "sim/base/check.h"
 
 #include <algorithm>
@@ -103,6 +102,15 @@ DeviceRows ExpandedRows::rows_of(int32_t array, const OfRank& rank, int32_t lane
   return {arrays_.at(array), rank.heads * pitch, pitch};
 }
 
+LatentSizes ExpandedRows::sizes_of(const ComputeItem& item) const {
+  return {.num_rows = static_cast<int32_t>(plan_.rows(item.kv_tokens)),
+          .heads = item.heads.size(),
+          .latent_dim = attention_.latent_dim,
+          .made = attention_.latent_nope_dim,
+          .rotated = attention_.head_dim_qk - attention_.latent_nope_dim,
+          .head_dim_v = attention_.head_dim_v};
+}
+
 std::pair<DeviceRows, DeviceRows> ExpandedRows::make(const ComputeItem& item, Stream stream) const {
   const OfRank& rank = ranks_[item.rank];
   const Dtype dtype = plan_.scenario.numerics.dtype;
@@ -117,12 +125,7 @@ std::pair<DeviceRows, DeviceRows> ExpandedRows::make(const ComputeItem& item, St
   expansion.v = rows_of(rank.values, rank, attention_.head_dim_v);
   expansion.w_k = of_head(w_k_, attention_.latent_nope_dim);
   expansion.w_v = of_head(w_v_, attention_.head_dim_v);
-  expansion.num_rows = static_cast<int32_t>(plan_.rows(item.kv_tokens));
-  expansion.heads = item.heads.size();
-  expansion.latent_dim = attention_.latent_dim;
-  expansion.made = attention_.latent_nope_dim;
-  expansion.rotated = attention_.head_dim_qk - attention_.latent_nope_dim;
-  expansion.head_dim_v = attention_.head_dim_v;
+  expansion.sizes = sizes_of(item);
   launch_row_expansion(expansion, stream);
   return {expansion.k, expansion.v};
 }
@@ -148,12 +151,7 @@ void ExpandedRows::contract(const ComputeItem& item, Stream stream) const {
   contraction.rows = arrays_.rows(item.dkv, false, 0);
   contraction.w_k = of_head(turned_w_k_, attention_.latent_nope_dim);
   contraction.w_v = of_head(turned_w_v_, attention_.head_dim_v);
-  contraction.num_rows = static_cast<int32_t>(plan_.rows(item.kv_tokens));
-  contraction.heads = item.heads.size();
-  contraction.latent_dim = attention_.latent_dim;
-  contraction.made = attention_.latent_nope_dim;
-  contraction.rotated = attention_.head_dim_qk - attention_.latent_nope_dim;
-  contraction.head_dim_v = attention_.head_dim_v;
+  contraction.sizes = sizes_of(item);
   launch_row_contraction(contraction, stream);
 }
 

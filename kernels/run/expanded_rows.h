@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/device/device_rows.h"
+#include "kernels/rows/row_expansion.h"
 #include "kernels/run/rank_arrays.h"
 #include "sim/plan/plan.h"
 #include "sim/run/judge.h"
@@ -34,6 +35,7 @@ class ExpandedRows {
     int32_t heads = 0;                                 // likewise
     int32_t keys = -1, values = -1, dk = -1, dv = -1;  // arrays
   };
+  LatentSizes sizes_of(const ComputeItem& item) const;
   DeviceRows rows_of(int32_t array, const OfRank& rank, int32_t lanes) const;
 
   const Plan& plan_;

@@ -329,14 +329,14 @@ void Fp8Store::cast_operands(const ComputeItem& item, Direction direction, Fp8Nu
   const bool is_backward = direction == Direction::backward;
   const Blocks& of_keys = blocks_of(item.kv_tokens, Side::kv);
   numbers.weights = is_backward ? 256.0f : 16.0f;
-  numbers.kv_blocks = of_keys.numbers_on_device.as<int32_t>();
+  numbers.kv_blocks = of_keys.on_device();
   numbers.q = cast(item.q, false, heads, rows, nullptr, operands.q, stream);
   numbers.k = cast(item.kv, false, kv_heads, kv_rows, nullptr, operands.k, stream);
   numbers.v =
       cast(item.kv, true, kv_heads, kv_rows, is_backward ? nullptr : &of_keys, operands.v, stream);
   if (!is_backward) return;
   const Blocks& of_queries = blocks_of(item.q_tokens, Side::q);
-  numbers.q_blocks = of_queries.numbers_on_device.as<int32_t>();
+  numbers.q_blocks = of_queries.on_device();
   numbers.d_out = cast(item.d_out, false, heads, rows, nullptr, operands.d_out, stream);
   numbers.turned_q = cast(item.q, false, heads, rows, &of_queries, operands.turned_q, stream);
   numbers.turned_k = cast(item.kv, false, kv_heads, kv_rows, &of_keys, operands.turned_k, stream);

@@ -60,6 +60,10 @@ class Fp8Store {
     std::vector<int32_t> numbers;  // [row] -1: padding
     std::vector<RowSpan> spans;    // [block]
     DeviceMemory numbers_on_device, spans_on_device;
+
+    TokenBlocks on_device() const {
+      return {numbers_on_device.as<int32_t>(), spans_on_device.as<RowSpan>()};
+    }
   };
   /// Quantised rows of a rank's current item.
   struct Operands {

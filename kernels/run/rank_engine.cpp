@@ -159,6 +159,7 @@ void RankEngine::plan_part_sums() {
   std::erase_if(part_sums_, [](const auto& entry) { return entry.second.most_parts == 1; });
   for (auto& [buffer, sums] : part_sums_) {
     for (const bool second : {false, true}) {
+      if (second && attention_.has_v_in_k()) continue;
       const BufferShape shape = arrays_.shape(BufferId{buffer}, second);
       sums.arrays[second ? 1 : 0] = arrays_.reserve(
           fmt::format("part sums of buffer {}", buffer),
@@ -304,15 +305,19 @@ void RankEngine::begin_pass(int32_t pass) {
 }
 
 /// Sets the fields that both directions need: shape, q, k, v, out and lse of the item's heads.
+/// Makes k and v of latent rows that are expanded.
 template <class Launch>
-void RankEngine::place_rows(const ComputeItem& item, Launch& launch) const {
+void RankEngine::place_rows(const ComputeItem& item, Launch& launch, Stream stream) const {
   const int32_t head = item.heads.begin;
   launch.shape = shape_of(item);
   launch.q = arrays_.rows(item.q, false, head);
-  if (!expanded_.is_on()) launch.k = arrays_.rows(item.kv, false, launch.shape.first_kv_head);
-  launch.v = launch.k;
-  if (attention_.latent_dim == 0)
-    launch.v = arrays_.rows(item.kv, true, launch.shape.first_kv_head);
+  if (expanded_.is_on()) {
+    std::tie(launch.k, launch.v) = expanded_.make(item, stream);
+  } else {
+    launch.k = arrays_.rows(item.kv, false, launch.shape.first_kv_head);
+    launch.v =
+        launch.shape.is_latent ? launch.k : arrays_.rows(item.kv, true, launch.shape.first_kv_head);
+  }
   launch.out = arrays_.rows(item.out, false, head);
   launch.out_element = arrays_.element(item.out, false);
   const RowBlock lse = arrays_.block(item.out, true, head);
@@ -329,8 +334,7 @@ void RankEngine::run(const ComputeItem& item, Stream stream, bool says_begun) {
 void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool says_begun) {
   const int32_t head = item.heads.begin;
   ForwardLaunch launch;
-  place_rows(item, launch);
-  if (expanded_.is_on()) std::tie(launch.k, launch.v) = expanded_.make(item, stream);
+  place_rows(item, launch, stream);
   ScoreTermRows terms;
   if (terms_.is_on()) terms = terms_.of(item);
   launch.terms = &terms;
@@ -364,8 +368,7 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool sa
 void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool says_begun) {
   const int32_t head = item.heads.begin;
   BackwardLaunch launch;
-  place_rows(item, launch);
-  if (expanded_.is_on()) std::tie(launch.k, launch.v) = expanded_.make(item, stream);
+  place_rows(item, launch, stream);
   ScoreTermRows terms;
   if (terms_.is_on()) terms = terms_.of(item);
   launch.terms = &terms;
@@ -419,7 +422,7 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   if (const int32_t parts = launch.key_tiles.group_parts; parts > 1) {
     for (int32_t& end : launch.key_tiles.arrivals.ends) end *= parts;
     launch.dk_parts = part_rows_of(item, false);
-    launch.dv_parts = part_rows_of(item, true);
+    if (!launch.shape.is_latent) launch.dv_parts = part_rows_of(item, true);
   }
   launch.counters = counters_of(item, Direction::backward);
   launch.turns_taken = launch.counters + kCounterBytes / int64_t{sizeof(int32_t)};

@@ -198,7 +198,7 @@ class RankEngine {
   };
 
   template <class Launch>
-  void place_rows(const ComputeItem& item, Launch& launch) const;
+  void place_rows(const ComputeItem& item, Launch& launch, Stream stream) const;
   AttentionShape shape_of(const ComputeItem& item) const;
   Generation forward_generation(const AttentionShape& shape) const;
   Generation backward_generation(const AttentionShape& shape) const;

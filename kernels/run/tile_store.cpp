@@ -50,9 +50,9 @@ void TileStore::plan(const ComputeItem& item, TileOwner owner, TileShape shape, 
     const Attention& attention = plan_.scenario.attention;
     heads.group = heads_per_key_head(attention);
     heads.num_heads_of_step = key_heads_of(attention, *split_in_parts).size();
+    const int32_t dv_lanes = attention.has_v_in_k() ? 0 : padded_lanes(attention.head_dim_v);
     heads.sum_row_bytes =
-        (padded_lanes(attention.head_dim_qk) + padded_lanes(attention.head_dim_v)) *
-        int64_t{sizeof(float)};
+        (padded_lanes(attention.head_dim_qk) + dv_lanes) * int64_t{sizeof(float)};
   }
   entry.list = make_tile_list(plan_.slices_of(item), key.q_rows, key.kv_rows, heads, shape, owner);
   total_bytes_ += TilesOnDevice::bytes_of(entry.list);

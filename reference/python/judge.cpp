@@ -84,7 +84,9 @@ nb::dict inputs_dict(RunInputs inputs) {
 
 /// Why there is no memory for this many arrays of the inputs' size; nothing if there is.
 std::optional<Error> lack_of_memory(const Plan& plan, int64_t sides) {
-  const int64_t needed = sides * run_inputs_bytes(plan.scenario, plan.layout.slots);
+  const BatchSlots& slots = plan.layout.slots;
+  const int64_t needed =
+      sides * run_inputs_bytes(plan.scenario, slots) + head_gradients_bytes(plan.scenario, slots);
   const int64_t available = machine_memory_bytes() / 10 * 9;
   if (needed <= available) return std::nullopt;
   return make_error(ErrorKind::unavailable,

@@ -156,4 +156,12 @@ int64_t run_inputs_bytes(const Scenario& scenario, const BatchSlots& slots) {
   return (q_side + kv_side + bias + weights) * static_cast<int64_t>(sizeof(double));
 }
 
+int64_t head_gradients_bytes(const Scenario& scenario, const BatchSlots& slots) {
+  const Attention& attention = scenario.attention;
+  if (!attention.expands_rows() || !scenario.numerics.backward) return 0;
+  constexpr int64_t kAnswers = 2;
+  return kAnswers * slots.kv_tokens * attention.heads *
+         (attention.head_dim_qk + attention.head_dim_v) * static_cast<int64_t>(sizeof(double));
+}
+
 }  // namespace cpscope

@@ -30,4 +30,8 @@ std::vector<bool> valid_ids(const BatchSlots& slots, Side side);
 /// Bytes that make_run_inputs would allocate.
 int64_t run_inputs_bytes(const Scenario& scenario, const BatchSlots& slots);
 
+/// Bytes of the gradients of the keys and values of all heads, which the oracle's two answers hold
+/// where latent rows are expanded, before they become one row; else 0.
+int64_t head_gradients_bytes(const Scenario& scenario, const BatchSlots& slots);
+
 }  // namespace cpscope

@@ -9,6 +9,7 @@
 #include "tests/program/judged_causes.h"
 #include "tests/program/walker_toolbox.h"
 
+#include <limits>
 #include <string>
 
 #include <fmt/format.h>
@@ -143,7 +144,7 @@ const PlantedMistake kExpandedMistakes[] = {
            Scenario heads = plan.scenario;
            heads.attention = heads.attention.with_expanded_rows(heads.attention.heads);
            const Answer of_heads =
-               reference::exact_answer(heads, reference::expand_rows(inputs, false));
+               reference::exact_answer(heads, reference::expand_rows(inputs));
            const std::vector<double> nothing(static_cast<size_t>(of_heads.dk.shape[2]), 0.0);
            for (int64_t row = 0; row < of_heads.dv.shape[0] * of_heads.dv.shape[1]; ++row) {
              std::vector<double> dv(of_heads.dv.values.begin() + row * of_heads.dv.shape[2],
@@ -202,6 +203,32 @@ TEST(LatentRun, IsRecordedAndGradedWithoutVAndItsGradient) {
     EXPECT_EQ(graded.value().grade.find("dv"), nullptr);
     for (const InputNote& note : graded.value().inputs) EXPECT_EQ(note.different, 0) << note.name;
   }
+}
+
+// The numbers of others: weights are taken where they are of the dtype, and named where not.
+TEST(LatentRun, TakesTheWeightsOfARecordUnlessTheyAreNotOfTheDtype) {
+  Toolbox toolbox = make_walker_toolbox();
+  const std::string text = expanded_text("bf16", "p2p");
+  const Result<LoadedScenario> loaded = parse_scenario(text, "latent.toml");
+  ASSERT_TRUE(loaded.ok()) << to_text(loaded.error());
+  const CaseOutcome outcome = run_case(toolbox, loaded.value(), {});
+  ASSERT_EQ(outcome.status, CaseStatus::pass) << outcome.reason;
+  const Plan& plan = outcome.plan->plan();
+  const auto grade_with = [&](double weight) {
+    CaseOutcome changed = outcome;
+    changed.inputs.w_k.values[3] = weight;
+    std::vector<NamedRecord> records{{"latent.safetensors", make_record(changed, text)}};
+    Result<ForeignRecord> record = read_foreign(std::move(records), plan, {});
+    EXPECT_TRUE(record.ok()) << to_text(record.error());
+    return grade_foreign(toolbox, plan, record.value(), {});
+  };
+  const Result<ForeignGrade> other = grade_with(8.0);
+  ASSERT_TRUE(other.ok()) << to_text(other.error());
+  EXPECT_TRUE(other.value().uses_own_inputs);
+  EXPECT_FALSE(other.value().grade.passed) << "the answers are those of other weights";
+  const Result<ForeignGrade> bad = grade_with(std::numeric_limits<double>::quiet_NaN());
+  ASSERT_FALSE(bad.ok());
+  EXPECT_NE(to_text(bad.error()).find("w_k"), std::string::npos) << to_text(bad.error());
 }
 
 }  // namespace

@@ -67,7 +67,8 @@ std::optional<Error> obstacle(const CaseOutcome& outcome, const Scenario& scenar
                       "record without --items, or use fewer ranks");
   }
   const int64_t needed = executor.memory_bytes(*outcome.plan) +
-                         sides * run_inputs_bytes(scenario, slots) + items.bytes;
+                         sides * run_inputs_bytes(scenario, slots) + items.bytes +
+                         (options.sample_rows > 0 ? 0 : head_gradients_bytes(scenario, slots));
   if (needed > machine_memory_bytes() / 10 * 9) {
     return make_error(ErrorKind::unavailable,
                       fmt::format("planned and proved, not executed: the run needs {:.1f} GiB, "
@@ -246,7 +247,9 @@ std::optional<Error> probe_obstacle(const CheckedPlan& plan, const Executor& exe
 std::optional<Error> grade_obstacle(const CheckedPlan& plan) {
   const Plan& inner = plan.plan();
   // The record as read and as rows, the inputs, the answer, and the oracle's two answers.
-  const int64_t needed = 8 * run_inputs_bytes(inner.scenario, inner.layout.slots);
+  const BatchSlots& slots = inner.layout.slots;
+  const int64_t needed =
+      8 * run_inputs_bytes(inner.scenario, slots) + head_gradients_bytes(inner.scenario, slots);
   if (needed <= machine_memory_bytes() / 10 * 9) return std::nullopt;
   return make_error(ErrorKind::unavailable,
                     fmt::format("grading needs {:.1f} GiB, this machine has {:.1f} GiB",

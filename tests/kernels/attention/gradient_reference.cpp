@@ -81,8 +81,30 @@ void add_pair(const GradientProblem& problem, int32_t head, int32_t q, int32_t k
   add_row(p, p_error, problem.d_out, o_at, v, exact.dv, v_at);
   add_row(unscaled * shape.scale, d_s_error * std::abs(shape.scale), problem.k, k_at, qk, exact.dq,
           q_at);
-  add_row(unscaled * shape.scale, d_s_error * std::abs(shape.scale), problem.q, q_at, qk, exact.dk,
-          k_at);
+  // Latent kernels round dS times the scale: dk is one sum, also of P dO.
+  const double scaled_error =
+      d_s_error * std::abs(shape.scale) + (shape.is_latent ? subnormal_step : 0.0);
+  add_row(unscaled * shape.scale, scaled_error, problem.q, q_at, qk, exact.dk, k_at);
+}
+
+/// Copies the first elements of each row of k to v.
+void take_values_of_keys(GradientProblem& problem) {
+  const auto qk = static_cast<size_t>(problem.shape.head_dim_qk),
+             v = static_cast<size_t>(problem.shape.head_dim_v);
+  for (size_t row = 0; row * qk < problem.k.size(); ++row)
+    std::copy_n(problem.k.begin() + static_cast<std::ptrdiff_t>(row * qk), v,
+                problem.v.begin() + static_cast<std::ptrdiff_t>(row * v));
+}
+
+/// Adds dv to the first elements of dk.
+void join_gradients(const AttentionShape& shape, ExactGradients& exact) {
+  const auto qk = static_cast<size_t>(shape.head_dim_qk), v = static_cast<size_t>(shape.head_dim_v);
+  for (size_t i = 0; i < exact.dv.value.size(); ++i) {
+    const size_t to = i / v * qk + i % v;
+    exact.dk.value[to] += exact.dv.value[i];
+    exact.dk.budget[to] += exact.dv.budget[i];
+  }
+  exact.dv = {};
 }
 
 }  // namespace
@@ -121,6 +143,7 @@ GradientProblem make_gradient_problem(const AttentionShape& shape, std::vector<B
   fill(problem.q, shape.q_rows, shape.num_heads, shape.head_dim_qk);
   fill(problem.k, shape.kv_rows, shape.num_kv_heads, shape.head_dim_qk);
   fill(problem.v, shape.kv_rows, shape.num_kv_heads, shape.head_dim_v);
+  if (shape.is_latent) take_values_of_keys(problem);
   fill(problem.d_out, shape.q_rows, shape.num_heads, shape.head_dim_v);
   const size_t num_statistics = static_cast<size_t>(shape.num_heads) * shape.q_rows;
   problem.log2_lse.resize(num_statistics);
@@ -162,6 +185,7 @@ ExactGradients solve(const GradientProblem& problem) {
       for (int32_t head = 0; head < shape.num_heads; ++head) add_pair(problem, head, q, k, exact);
     }
   }
+  if (shape.is_latent) join_gradients(shape, exact);
   return exact;
 }
 

@@ -33,7 +33,7 @@ struct ExactGradient {
 };
 
 struct ExactGradients {
-  ExactGradient dq, dk, dv;
+  ExactGradient dq, dk, dv;      // with is_latent dk is that of K and V, and dv is empty
   std::vector<bool> q_row_sees;  // [q row] sees any key
   std::vector<bool> k_row_seen;  // [kv row] is seen by any query
 };

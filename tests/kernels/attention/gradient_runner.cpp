@@ -211,16 +211,18 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   launch.shape = shape;
   launch.q = q.rows;
   launch.k = k.rows;
-  launch.v = v.rows;
+  launch.v = shape.is_latent ? k.rows : v.rows;
   launch.d_out = d_out.rows;
   launch.log2_lse = log2_lse.as<float>();
   launch.delta = delta.as<float>();
   launch.offsets = offsets.as<Bf16>();
   launch.dq = dq.rows;
   launch.dk = dk.rows;
-  launch.dv = dv.rows;
   launch.dk_parts = dk_parts.rows;
-  launch.dv_parts = dv_parts.rows;
+  if (!shape.is_latent) {
+    launch.dv = dv.rows;
+    launch.dv_parts = dv_parts.rows;
+  }
   launch.merges_dq = merges_dq;
   if (is_narrow) {
     launch.dkv_element = shape.dtype;
@@ -242,7 +244,7 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   };
   result.dq = read(dq, poisoned_dq, "dq");
   result.dk = read(dk, poisoned_dk, "dk");
-  result.dv = read(dv, poisoned_dv, "dv");
+  if (!shape.is_latent) result.dv = read(dv, poisoned_dv, "dv");
   read(dk_parts, poisoned_dk_parts, "dk of parts");
   read(dv_parts, poisoned_dv_parts, "dv of parts");
   if (written == Written::mixed) {

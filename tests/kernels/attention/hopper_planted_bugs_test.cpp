@@ -160,6 +160,33 @@ struct WideKeyGradient : GradientTrial {
                                        make_dense_case(150, 256)}) {}
 };
 
+/// dq and dk are one kernel.
+class LatentGradients {
+ public:
+  static std::vector<std::string> sources() {
+    return {"hopper_latent_gradients.cu", "hopper_row_metadata.h"};
+  }
+  std::string verdict() const {
+    const std::string said = dq_.verdict();
+    return said.empty() ? dk_.verdict() : said;
+  }
+
+ private:
+  static AttentionCase latent(AttentionCase item) {
+    item.shape.is_latent = true;
+    item.shape.num_kv_heads = 1;
+    item.shape.group = item.shape.num_heads;
+    return item;
+  }
+  static std::vector<AttentionCase> cases() {
+    AttentionCase sparse = latent(make_sparse_case(576));
+    sparse.shape.head_dim_v = 512;
+    return {latent(make_dense_case(150, 576, 512)), sparse};
+  }
+
+  GradientTrial dq_{Outputs::dq, cases()}, dk_{Outputs::dk_dv, cases()};
+};
+
 template <class Kernel>
 class HopperPlantedBugs : public ::testing::Test {
  protected:
@@ -201,7 +228,8 @@ class HopperPlantedBugs : public ::testing::Test {
   Kernel kernel_;
 };
 
-using Kernels = ::testing::Types<Forward, FusedGradients, WideQueryGradient, WideKeyGradient>;
+using Kernels =
+    ::testing::Types<Forward, FusedGradients, WideQueryGradient, WideKeyGradient, LatentGradients>;
 TYPED_TEST_SUITE(HopperPlantedBugs, Kernels);
 
 TYPED_TEST(HopperPlantedBugs, NoneIsSeenWhereNoneIs) {

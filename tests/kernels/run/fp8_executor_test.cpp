@@ -109,7 +109,7 @@ TEST(CudaFp8, GivesTheNumbersOfTheWalker) {
 }
 
 /// Codes of one byte where one scale a tensor and the head_dim allow it, else their values as bf16.
-TEST(CudaFp8, TakesTensorCoresButForTheBackwardOfBlocks) {
+TEST(CudaFp8, TakesTensorCores) {
   CPSCOPE_NEEDS_DEVICE(executor);
   for (const Fp8& fp8 : fp8_recipes()) {
     for (const int32_t head_dim : {128, 136}) {
@@ -127,11 +127,10 @@ TEST(CudaFp8, TakesTensorCoresButForTheBackwardOfBlocks) {
       EXPECT_EQ(forward, is_wide ? "sm90 forward 128x80"
                          : is_mx ? "sm90 forward 128x128"
                                  : "sm90 forward 192x96");
-      EXPECT_EQ(backward.find(is_mx     ? "portable "
-                              : is_wide ? "sm90 dq 128x64"
-                                        : "sm90 dq dk dv 128x64"),
-                0U)
-          << backward;
+      const std::string dq = is_mx     ? "sm90 dq 128x"
+                             : is_wide ? "sm90 dq 128x64"
+                                       : "sm90 dq dk dv 128x64";
+      EXPECT_EQ(backward.find(is_mx ? dq + (is_wide ? "32" : "64") : dq), 0U) << backward;
       EXPECT_EQ(run->output.value().answer.has_short_sums, !is_wide && !is_mx);
     }
   }
@@ -247,17 +246,21 @@ TEST(CudaFp8, FailsItsTestsWithAPlantedFault) {
   using kernels::emulator::Fault;
   CPSCOPE_NEEDS_DEVICE(executor);
   const Fp8 mx{.recipe = Fp8Recipe::mxfp8}, current{.recipe = Fp8Recipe::current};
-  EXPECT_FALSE(is_seen(executor, mx, Fault::none));
-  EXPECT_FALSE(is_seen(executor, current, Fault::none));
+  const auto portable = kernels::make_executor_cuda(kernels::Generation::portable);
+  for (const Fp8& fp8 : {mx, current}) {
+    EXPECT_FALSE(is_seen(executor, fp8, Fault::none));
+    EXPECT_FALSE(is_seen(*portable, fp8, Fault::none));
+  }
   const std::vector<int32_t> lines =
       lines_with(CPSCOPE_KERNELS "/attention/attention_fp8.cu", "__syncthreads();");
   ASSERT_FALSE(lines.empty());
   for (const int32_t line : lines)
-    EXPECT_TRUE(is_seen(executor, mx, Fault::skip_barrier, line)) << "line " << line;
-  // Hopper's forward.
+    EXPECT_TRUE(is_seen(*portable, mx, Fault::skip_barrier, line)) << "line " << line;
+  // Hopper's kernels.
   for (const Fault fault :
        {Fault::skip_product_wait, Fault::skip_swizzle, Fault::skip_transaction_wait})
-    EXPECT_TRUE(is_seen(executor, current, fault)) << static_cast<int>(fault);
+    for (const Fp8& fp8 : {mx, current})
+      EXPECT_TRUE(is_seen(executor, fp8, fault)) << name_of(fp8) << static_cast<int>(fault);
 }
 
 #endif
