@@ -14,6 +14,7 @@
 // (arXiv:2405.04434), equations 9 to 19.
 #include "kernels/attention/fp32_kernels.h"
 #include "kernels/device/launch.h"
+#include "kernels/device/row_groups.h"
 #include "kernels/rows/row_expansion.h"
 
 namespace cpscope::kernels {
@@ -82,24 +83,32 @@ struct WarpPlace {
   }
 };
 
-/// c[half] += a b^T over a stage, for the two halves of the warp's 32 rows.
-template <class T>
+/// c[half] += a b^T over a stage, for the two halves of the warp's 32 rows; a is the sum of
+/// kParts tiles that follow one another.
+template <class T, int kParts = 1>
 __device__ __forceinline__ void add_stage(float (&c)[2][8][4], const WarpPlace& place,
-                                          uint32_t a_tile, uint32_t b_tile) {
-  const FragmentAddress<kSummed> a = along_rows<kSummed>(a_tile), b = along_lanes<kSummed>(b_tile);
+                                          uint32_t a_tiles, uint32_t b_tile) {
+  const FragmentAddress<kSummed> a = along_rows<kSummed>(a_tiles), b = along_lanes<kSummed>(b_tile);
 #pragma unroll
   for (int step = 0; step < kSummed / 16; ++step) {
-    uint32_t rows[2][4];
-    load_matrix_x4(rows[0], a.at(place.row, step));
-    load_matrix_x4(rows[1], a.at(place.row + 16, step));
+    uint32_t rows[kParts][2][4];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        load_matrix_x4(rows[part][half], a.at(place.row + 16 * half, step) + part * kTileBytes);
+    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       uint32_t pair[4];
       load_matrix_x4(pair, b.at(place.column + 16 * i, step));
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        multiply_add<T>(c[half][2 * i], rows[half], pair[0], pair[1]);
-        multiply_add<T>(c[half][2 * i + 1], rows[half], pair[2], pair[3]);
+      for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          multiply_add<T>(c[half][2 * i], rows[part][half], pair[0], pair[1]);
+          multiply_add<T>(c[half][2 * i + 1], rows[part][half], pair[2], pair[3]);
+        }
       }
     }
   }
@@ -228,9 +237,9 @@ __device__ __forceinline__ void fetch_numbers(StagedNumbers& numbers, const Cont
     const int32_t number = i * kThreads + static_cast<int32_t>(threadIdx.x);
     const int32_t row = begin + number / 8, lane = number % 8 * 8;
     const bool is_there = row < end && lane < stage.lanes;
-    const float* from = stage.first + row * stage.stride + lane;
 #pragma unroll
-    for (int e = 0; e < 8; ++e) numbers[i][e] = is_there ? from[e] : 0.0f;
+    for (int e = 0; e < 8; ++e) numbers[i][e] = 0.0f;
+    if (is_there) load_values(stage.first, Dtype::fp32, row * stage.stride + lane, numbers[i]);
   }
 }
 
@@ -240,14 +249,11 @@ __device__ __forceinline__ void store_split(uint8_t* tiles, const StagedNumbers&
   for (int i = 0; i < kGroupsOfThread; ++i) {
     const int32_t number = i * kThreads + static_cast<int32_t>(threadIdx.x);
     const int32_t row = number / 8, group = number % 8;
-    uint32_t high[4], low[4];
-    split(numbers[i], high, low);
-    auto* const to = tiles + row * kSummed * 2 + ((group ^ (row & 7)) * 16);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      reinterpret_cast<uint32_t*>(to)[e] = high[e];
-      reinterpret_cast<uint32_t*>(to + kTileBytes)[e] = low[e];
-    }
+    Group16 high, low;
+    split(numbers[i], high.words, low.words);
+    uint8_t* const to = tiles + row * kSummed * 2 + ((group ^ (row & 7)) * 16);
+    *reinterpret_cast<Group16*>(to) = high;
+    *reinterpret_cast<Group16*>(to + kTileBytes) = low;
   }
 }
 
@@ -278,8 +284,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (number + 1 < count) fetch(number + 1);
     const uint32_t weights = shared + (2 + number % 2) * kTileBytes;
-    add_stage<Bf16>(c, place, shared, weights);
-    add_stage<Bf16>(c, place, shared + kTileBytes, weights);
+    add_stage<Bf16, 2>(c, place, shared, weights);
     __syncthreads();  // all warps have read the stage
   }
   for_pairs(c, place, [&](int32_t row, int32_t column, float one, float two) {

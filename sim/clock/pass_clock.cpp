@@ -78,9 +78,31 @@ double PassClock::read_us(const ComputeItem& item) const {
     return 0.0;
   const SliceSums sums = sum_slices(slices);
   if (!is_for_decode(sums, plan_.rows(item.kv_tokens), most_rows)) return 0.0;
-  const int64_t lanes = lanes_of(BufferKind::kv, attention);
-  const int64_t heads = kv_heads_of(attention, item.heads).size();
+  // Rows that are expanded are read as the keys and values of every head.
+  const bool is_expanded = attention.expands_rows();
+  const int64_t lanes = is_expanded ? attention.head_dim_qk + attention.head_dim_v
+                                    : lanes_of(BufferKind::kv, attention);
+  const int64_t heads = is_expanded ? item.heads.size() : kv_heads_of(attention, item.heads).size();
   return static_cast<double>(2 * sums.keys * heads * lanes) / stack_.read_gb_s * 1e-3;
+}
+
+/// Device time of making the keys and values of an item's heads of latent rows, and in the backward
+/// of the gradient of these rows; 0 where none are expanded.
+double PassClock::expansion_us(const ComputeItem& item) const {
+  const Attention& attention = plan_.scenario.attention;
+  if (!attention.expands_rows()) return 0.0;
+  // Of the products that attention makes in the same time: 32 heads of 192/128 from 512 elements,
+  // one H100 (kernels/README.md).
+  constexpr double kRateShare = 0.25;
+  const bool is_backward = direction_ == Direction::backward;
+  const double pair = is_backward ? 3.0 * attention.head_dim_qk + 2.0 * attention.head_dim_v
+                                  : attention.head_dim_qk + attention.head_dim_v;
+  const double products_per_us = pair * static_cast<double>(tiles_.tile_rows) *
+                                 static_cast<double>(tiles_.tile_keys) / tiles_.whole_us *
+                                 cluster_.device.multiprocessors * kRateShare;
+  const double products = static_cast<double>(plan_.rows(item.kv_tokens)) * item.heads.size() *
+                          attention.latent_dim * (attention.latent_nope_dim + attention.head_dim_v);
+  return (is_backward ? 2.0 : 1.0) * products / products_per_us;
 }
 
 /// Device time of a compute item's tiles at full speed. Every round needs it again, so it is
@@ -95,6 +117,7 @@ double PassClock::tiles_us(int64_t index) {
         counter_.count(plan_.slices_of(item), plan_.rows(item.q_tokens), item.heads.size());
     us = spread_us(work, cluster_.device.multiprocessors, tiles_.tail_share);
   }
+  us += expansion_us(item);
   if (known != nullptr) *known = us;
   return us;
 }

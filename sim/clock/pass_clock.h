@@ -164,6 +164,7 @@ class PassClock {
   }
   void find_slow_downs();
   double read_us(const ComputeItem& item) const;
+  double expansion_us(const ComputeItem& item) const;
   double tiles_us(int64_t index);
   double calls_us() const;
   double merges_us(const ComputeItem& item) const;

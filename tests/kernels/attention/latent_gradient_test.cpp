@@ -16,7 +16,7 @@ namespace {
 using kernels::Generation;
 
 /// One KV head that all query heads read.
-AttentionCase latent(AttentionCase item, int32_t num_heads) {
+AttentionCase latent_of(AttentionCase item, int32_t num_heads) {
   kernels::AttentionShape& shape = item.shape;
   shape.is_latent = true;
   shape.num_heads = num_heads;
@@ -26,7 +26,7 @@ AttentionCase latent(AttentionCase item, int32_t num_heads) {
   return item;
 }
 
-kernels::GradientProblem gradient_problem_of(const AttentionCase& item) {
+kernels::GradientProblem latent_problem_of(const AttentionCase& item) {
   return make_gradient_problem(item.shape, item.slices, static_cast<uint32_t>(item.seed));
 }
 
@@ -34,7 +34,7 @@ class HopperLatentGradients : public Hopper {
  protected:
   static void check(const AttentionCase& item, int32_t most_parts = 1) {
     ASSERT_EQ(why_not_backward(Generation::sm90, item.shape), "") << describe(item);
-    const kernels::GradientProblem problem = gradient_problem_of(item);
+    const kernels::GradientProblem problem = latent_problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
     const kernels::KernelGradients got =
         run_gradients(kernels::hopper_gradient_kernels(false, most_parts), problem, exact);
@@ -51,7 +51,7 @@ TEST_F(HopperLatentGradients, HoldRandomBandsAndHeads) {
     AttentionCase item = random_case(
         seed, {.dims = {{576, 512}, {40, 30}, {576, 512}, {100, 64}, {520, 264}, {576, 3}},
                .share_softcap = 0.0});
-    item = latent(item, item.shape.num_heads);
+    item = latent_of(item, item.shape.num_heads);
     item.slices =
         kernels::random_bands(item.shape.q_rows, item.shape.kv_rows, static_cast<uint32_t>(seed));
     check(item);
@@ -60,7 +60,7 @@ TEST_F(HopperLatentGradients, HoldRandomBandsAndHeads) {
 
 TEST_F(HopperLatentGradients, HoldACausalPromptWithAnyScale) {
   for (const Dtype dtype : {Dtype::bf16, Dtype::fp16}) {
-    AttentionCase item = latent(causal_case(dtype, 150, 576, 512), 2);
+    AttentionCase item = latent_of(causal_case(dtype, 150, 576, 512), 2);
     for (const float scale : {1.0f / 24.0f, -0.25f, 0.0f}) {
       item.shape.scale = scale;
       check(item);
@@ -69,12 +69,12 @@ TEST_F(HopperLatentGradients, HoldACausalPromptWithAnyScale) {
 }
 
 TEST_F(HopperLatentGradients, AddUpTheHeadsInParts) {
-  const AttentionCase item = latent(causal_case(Dtype::bf16, 90, 576, 512), 6);
+  const AttentionCase item = latent_of(causal_case(Dtype::bf16, 90, 576, 512), 6);
   for (const int32_t parts : {2, 3, 6}) check(item, parts);
 }
 
 TEST_F(HopperLatentGradients, AreZeroWithoutKeysOrReaders) {
-  AttentionCase item = latent(full_case(Dtype::bf16, 150, 576, 512), 2);
+  AttentionCase item = latent_of(full_case(Dtype::bf16, 150, 576, 512), 2);
   item.slices = {{10, 20, 100, 140, -200, 200}};
   check(item);
   item.slices.clear();
@@ -85,8 +85,8 @@ TEST_F(HopperLatentGradients, AreZeroWithoutKeysOrReaders) {
 
 TEST_F(HopperLatentGradients, KeepARowsNanFromOtherRows) {
   constexpr int32_t kRow = 50;
-  const AttentionCase item = latent(causal_case(Dtype::bf16, 150, 576, 512), 1);
-  kernels::GradientProblem problem = gradient_problem_of(item);
+  const AttentionCase item = latent_of(causal_case(Dtype::bf16, 150, 576, 512), 1);
+  kernels::GradientProblem problem = latent_problem_of(item);
   const kernels::ExactGradients exact = solve(problem);
   problem.log2_lse[kRow] = problem.delta[kRow] = std::numeric_limits<double>::quiet_NaN();
   const kernels::KernelGradients got =
@@ -96,8 +96,8 @@ TEST_F(HopperLatentGradients, KeepARowsNanFromOtherRows) {
 }
 
 TEST_F(HopperLatentGradients, GiveTheSameBitsInAnyOrderOfThreads) {
-  const AttentionCase item = latent(causal_case(Dtype::bf16, 200, 576, 512), 2);
-  const kernels::GradientProblem problem = gradient_problem_of(item);
+  const AttentionCase item = latent_of(causal_case(Dtype::bf16, 200, 576, 512), 2);
+  const kernels::GradientProblem problem = latent_problem_of(item);
   const kernels::ExactGradients exact = solve(problem);
   const kernels::GradientKernels kernels = kernels::hopper_gradient_kernels();
   const kernels::KernelGradients first = run_gradients(kernels, problem, exact);
@@ -113,7 +113,7 @@ TEST_F(HopperLatentGradients, SayWhatTheyDoNotSupport) {
   const auto why_not = [](const AttentionCase& item) {
     return why_not_backward(Generation::sm90, item.shape);
   };
-  AttentionCase item = latent(causal_case(Dtype::bf16, 150, 576, 512), 1);
+  AttentionCase item = latent_of(causal_case(Dtype::bf16, 150, 576, 512), 1);
   EXPECT_EQ(why_not(item), "");
   item.shape.head_dim_v = 520;
   EXPECT_NE(why_not(item).find("of V up to 512"), std::string::npos);

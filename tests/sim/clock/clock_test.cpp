@@ -235,6 +235,21 @@ TEST(Clock, ReadsTheKeysOfDecodeStepsAtTheRateOfMemory) {
   }
 }
 
+TEST(Clock, CountsTheProductsThatExpandLatentRows) {
+  Cluster cluster = make_cluster();
+  stack_of(cluster).kernels[0].forward = {16, 16, 0, 0, 100, 100};
+  const auto forward_us = [&](const std::string& keys) {
+    const Plan plan = plan_of("[attention]\nheads = 4\nhead_dim_qk = 24\nhead_dim_v = 16\n" + keys +
+                              "[batch]\nlengths = [160]\n[parallel]\ncp_size = 1\n");
+    return predict(plan, cluster).value().forward.total_us;
+  };
+  const double own = forward_us("kv_heads = 4\n");
+  const double expanded = forward_us("kv_heads = 1\nlatent_dim = 32\nlatent_nope_dim = 8\n");
+  // At a quarter of the rate of attention's own products.
+  const double rate = (24 + 16) * 16 * 16 / 100.0 * cluster.device.multiprocessors / 4;
+  EXPECT_NEAR(expanded - own, 160 * 4 * 32 * (8 + 16) / rate, 0.01);
+}
+
 TEST(Clock, CallsAKernelForEachRankOfGatheredKeysWhereTheStackDoes) {
   Cluster cluster = make_cluster();
   Stack& stack = stack_of(cluster);
