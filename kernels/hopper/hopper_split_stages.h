@@ -138,6 +138,29 @@ struct MxParams : BackwardParams {
 template <class B>
 using SplitParams = std::conditional_t<B::kIsMx, MxParams, BackwardParams>;
 
+/// The power of two by which a thread's two rows divide the numbers of a block, from the largest
+/// |number| of each that the thread holds; the other lanes of its quad hold the others.
+struct BlockScales {
+  float descale[2], scale[2];
+
+  __device__ __forceinline__ explicit BlockScales(const float (&amax)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float of_pair = max_or_nan(amax[r], shuffle_xor(amax[r], 1));
+      descale[r] = block_descale_of(max_or_nan(of_pair, shuffle_xor(of_pair, 2)));
+      scale[r] = 1.0f / descale[r];  // exact
+    }
+  }
+
+  /// The numbers i and i + 1 of a product, as they are read back after they were stored in 8 bits.
+  __device__ __forceinline__ FloatPair quantise(int i, float first, float second) const {
+    const int r = i / 2 % 2;
+    const uint32_t halves = pack_e4m3_halves(first * scale[r], second * scale[r]);
+    return {to_float(Fp16{static_cast<uint16_t>(halves)}) * descale[r],
+            to_float(Fp16{static_cast<uint16_t>(halves >> 16)}) * descale[r]};
+  }
+};
+
 /// Casts a thread's numbers of a product's tile in blocks of columns, which are the streamed rows
 /// [begin, end). A block that is cut by the tile ends there.
 template <int kColumns>
@@ -145,6 +168,32 @@ __device__ __forceinline__ void cast_in_blocks(float (&values)[kColumns / 2],
                                                const TokenBlocks& blocks, int32_t begin,
                                                int32_t end) {
   const int32_t columns = end - begin < kColumns ? end - begin : kColumns;
+  const auto end_of = [&](int32_t block) { return blocks.spans[block].end - begin; };
+  // Mostly blocks are whole and lie where the tile's own groups of 32 columns do.
+  bool is_aligned = columns == kColumns;
+#pragma unroll
+  for (int32_t first = 0; first < kColumns && is_aligned; first += kMxBlock) {
+    const int32_t block = blocks.numbers[begin + first];
+    is_aligned = block >= 0 && end_of(block) >= first + kMxBlock;
+  }
+  if (is_aligned) {
+    constexpr int kOfBlock = kMxBlock / 2;  // numbers of a thread
+#pragma unroll
+    for (int first = 0; first < kColumns / 2; first += kOfBlock) {
+      float amax[2] = {0.0f, 0.0f};
+#pragma unroll
+      for (int i = first; i < first + kOfBlock; ++i)
+        amax[i / 2 % 2] = max_or_nan(amax[i / 2 % 2], fabsf(values[i]));
+      const BlockScales scales(amax);
+#pragma unroll
+      for (int i = first; i < first + kOfBlock; i += 2) {
+        const FloatPair pair = scales.quantise(i, values[i], values[i + 1]);
+        values[i] = pair.x;
+        values[i + 1] = pair.y;
+      }
+    }
+    return;
+  }
   const int32_t own = 2 * static_cast<int32_t>(threadIdx.x % 4);
 #pragma unroll 1
   for (int32_t column = 0; column < columns;) {
@@ -153,8 +202,7 @@ __device__ __forceinline__ void cast_in_blocks(float (&values)[kColumns / 2],
       ++column;
       continue;
     }
-    const int32_t last =
-        blocks.spans[block].end - begin < columns ? blocks.spans[block].end - begin : columns;
+    const int32_t last = end_of(block) < columns ? end_of(block) : columns;
     const auto is_in = [&](int i) {
       const int32_t at = own + i / 4 * 8 + i % 2;
       return at >= column && at < last;
@@ -164,15 +212,12 @@ __device__ __forceinline__ void cast_in_blocks(float (&values)[kColumns / 2],
     for (int i = 0; i < kColumns / 2; ++i) {
       if (is_in(i)) amax[i / 2 % 2] = max_or_nan(amax[i / 2 % 2], fabsf(values[i]));
     }
-    float descale[2];
+    const BlockScales scales(amax);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      amax[r] = max_or_nan(amax[r], shuffle_xor(amax[r], 1));
-      descale[r] = block_descale_of(max_or_nan(amax[r], shuffle_xor(amax[r], 2)));
-    }
-#pragma unroll
-    for (int i = 0; i < kColumns / 2; ++i) {
-      if (is_in(i)) values[i] = quantise_in_block_of(values[i], descale[i / 2 % 2]);
+    for (int i = 0; i < kColumns / 2; i += 2) {
+      const FloatPair pair = scales.quantise(i, values[i], values[i + 1]);
+      if (is_in(i)) values[i] = pair.x;
+      if (is_in(i + 1)) values[i + 1] = pair.y;
     }
     column = last;
   }
