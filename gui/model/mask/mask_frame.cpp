@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace cpscope::gui {
 namespace {
@@ -97,6 +98,20 @@ LegendEntry faint_mask_text(std::string text, bool starts_line) {
   LegendEntry entry = mask_text(std::move(text), starts_line, false);
   entry.is_faint = true;
   return entry;
+}
+
+void add_time_samples(const ViewInput& input, const MaskPaint& paint,
+                      std::vector<LegendEntry>& entries) {
+  const Theme& theme = *input.theme;
+  entries.push_back(mask_sample("later", paint, CellLook::full, PaintWhen::later, theme));
+  entries.back().starts_line = true;
+  entries.push_back(mask_sample("done", paint, CellLook::full, PaintWhen::done, theme));
+  entries.push_back(mask_sample("computed now", paint, CellLook::full, PaintWhen::now, theme));
+  if (input.mask_colors == MaskColors::classes) return;
+  entries.push_back(faint_mask_text(input.mask_colors == MaskColors::owners
+                                        ? "coloured by the rank that owns the query"
+                                        : "coloured by step, the first one darkest",
+                                    true));
 }
 
 void add_mask_axis_names(Drawing& drawing, const ViewInput& input, const MaskFrame& frame) {

@@ -5,6 +5,7 @@
 #include "gui/model/view.h"
 
 #include <string>
+#include <vector>
 
 namespace cpscope::gui {
 
@@ -29,6 +30,9 @@ LegendEntry mask_sample(std::string text, const MaskPaint& paint, CellLook look,
                         const Theme& theme);
 LegendEntry mask_text(std::string text, bool starts_line = false, bool is_strong = false);
 LegendEntry faint_mask_text(std::string text, bool starts_line = false);
+/// When cells are computed, from a new line on, and by what they are coloured if not by class.
+void add_time_samples(const ViewInput& input, const MaskPaint& paint,
+                      std::vector<LegendEntry>& entries);
 
 void add_mask_axis_names(Drawing& drawing, const ViewInput& input, const MaskFrame& frame);
 

@@ -111,10 +111,7 @@ std::vector<LegendEntry> make_legend(const MaskScene& scene, const FocusWork& fo
   entries.push_back(mask_sample("empty: skipped", paint, CellLook::empty, PaintWhen::done, theme));
   if (has_padding(*input.plan))
     entries.push_back(mask_sample("padding", paint, CellLook::padding, PaintWhen::done, theme));
-  entries.push_back(mask_sample("later", paint, CellLook::full, PaintWhen::later, theme));
-  entries.back().starts_line = true;
-  entries.push_back(mask_sample("done", paint, CellLook::full, PaintWhen::done, theme));
-  entries.push_back(mask_sample("computed now", paint, CellLook::full, PaintWhen::now, theme));
+  add_time_samples(input, paint, entries);
   LegendEntry own =
       mask_sample(describe_focus(input, focus), paint, CellLook::full, PaintWhen::now, theme);
   own.outline = theme.of(Role::accent);

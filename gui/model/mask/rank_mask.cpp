@@ -355,15 +355,7 @@ std::vector<LegendEntry> make_rank_legend(const RankScene& scene, int64_t labels
   entries.push_back(mask_sample("not visible", paint, CellLook::empty, PaintWhen::done, theme));
   entries.push_back(mask_sample("padding", paint, CellLook::padding, PaintWhen::done, theme));
   entries.back().hatch = Hatch::none;
-  entries.push_back(mask_sample("later", paint, CellLook::full, PaintWhen::later, theme));
-  entries.back().starts_line = true;
-  entries.push_back(mask_sample("done", paint, CellLook::full, PaintWhen::done, theme));
-  entries.push_back(mask_sample("computed now", paint, CellLook::full, PaintWhen::now, theme));
-  if (scene.input.mask_colors != MaskColors::classes)
-    entries.push_back(faint_mask_text(scene.input.mask_colors == MaskColors::owners
-                                          ? "coloured by the rank that owns the query"
-                                          : "coloured by step, the first one darkest",
-                                      true));
+  add_time_samples(scene.input, paint, entries);
   if (labels > 0) entries.push_back(faint_mask_text("numbers: the step that computes the block"));
   if (!scene.picture.is_exact)
     entries.push_back(faint_mask_text(

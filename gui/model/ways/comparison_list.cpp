@@ -96,12 +96,13 @@ class List {
   Drawing draw_header() {
     constexpr float kNames = kListHeader - kListRow;  // y where the line of column names begins
     float x = kSign - 6;
-    for (const Part& part : kParts) {
-      if (!columns_.has_bars()) break;
-      add_part(drawing_, theme_, part,
-               {x, (kListRow - kPartHeight) / 2, x + 16, (kListRow + kPartHeight) / 2});
-      add_text(x + 20, 0, Anchor::left_middle, Role::text, Face::body, kSmallText, part.name);
-      x += 20 + list_.text_width(part.name, kSmallText, Face::body) + 16;
+    if (columns_.has_bars()) {
+      for (const Part& part : kParts) {
+        add_part(drawing_, theme_, part,
+                 {x, (kListRow - kPartHeight) / 2, x + 16, (kListRow + kPartHeight) / 2});
+        add_text(x + 20, 0, Anchor::left_middle, Role::text, Face::body, kSmallText, part.name);
+        x += 20 + list_.text_width(part.name, kSmallText, Face::body) + 16;
+      }
     }
     const auto add_name = [&](float at, Anchor anchor, const char* name) {
       add_text(at, kNames, anchor, Role::faint_text, Face::body, kSmallText, name);

@@ -29,10 +29,11 @@ std::vector<int64_t> ids_by_rank(const PlanIndex& plan, Side side) {
 }
 
 View draw_by_rank(const PlanIndex& plan, gui::Size size,
-                  gui::MaskColors colors = gui::MaskColors::classes, int32_t step = 0) {
+                  gui::MaskColors colors = gui::MaskColors::classes, int32_t step = 0,
+                  bool is_by_rank = true) {
   static const gui::Projection nothing;
   gui::ViewInput input = probe_input(plan, nothing, size);
-  input.is_by_rank = true;
+  input.is_by_rank = is_by_rank;
   input.mask_colors = colors;
   input.moment = plan.moment_of_step(step);
   return draw_mask(input);
@@ -105,6 +106,18 @@ TEST(RankMask, IsColouredByOwnerAndByStep) {
   };
   EXPECT_GE(count_colors(gui::MaskColors::owners), 5U) << "four ranks and what is hidden";
   EXPECT_GE(count_colors(gui::MaskColors::steps), 5U) << "four steps and what is hidden";
+}
+
+TEST(RankMask, SaysInBothOrdersByWhatItIsColoured) {
+  const gui::SharedPlan plan = plan_shipped("zigzag");
+  for (const bool is_by_rank : {false, true}) {
+    const auto says = [&](gui::MaskColors colors, const char* text) {
+      return has_text(draw_by_rank(*plan, {900, 640}, colors, 0, is_by_rank), text);
+    };
+    EXPECT_TRUE(says(gui::MaskColors::owners, "coloured by the rank"));
+    EXPECT_TRUE(says(gui::MaskColors::steps, "coloured by step"));
+    EXPECT_FALSE(says(gui::MaskColors::classes, "coloured by"));
+  }
 }
 
 TEST(RankMask, IsSoundForAnyLayoutAndSize) {
