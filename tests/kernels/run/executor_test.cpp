@@ -62,6 +62,8 @@ TEST(CudaExecutor, ExpandsLatentRowsWhereTheyAreUsed) {
   CPSCOPE_NEEDS_DEVICE(executor);
   for (const char* type : {"p2p", "a2a", "all_gather", "a2a+p2p", "group_cast", "pass_q", "mesh"}) {
     for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32}) {
+      // What the dtype changes is the same in every schedule.
+      if (dtype != Dtype::bf16 && std::string_view(type) != "p2p") continue;
       Scenario scenario = scenario_of_pieces(type, 4, 24, "61, 30, 1", 1, 4);
       scenario.attention.latent_dim = 72;
       scenario.attention.latent_nope_dim = 14;
