@@ -20,7 +20,8 @@ using LatentVector = Eigen::Map<Eigen::VectorXd>;
 /// The weights of one head, [elements, latent_dim].
 ConstMatrix weights_of(const Tensor& weights, int32_t head) {
   const int64_t rows = weights.shape[1], lanes = weights.shape[2];
-  return {weights.values.data() + head * rows * lanes, rows, lanes};
+  return {weights.values.data() + head * rows * lanes, static_cast<Eigen::Index>(rows),
+          static_cast<Eigen::Index>(lanes)};
 }
 
 /// Writes k [heads, head_dim_qk] and v [heads, head_dim_v] of one latent row.
