@@ -82,11 +82,10 @@ nb::dict inputs_dict(RunInputs inputs) {
   return all;
 }
 
-/// Why there is no memory for this many arrays of the inputs' size; nothing if there is.
-std::optional<Error> lack_of_memory(const Plan& plan, int64_t sides) {
-  const BatchSlots& slots = plan.layout.slots;
-  const int64_t needed =
-      sides * run_inputs_bytes(plan.scenario, slots) + head_gradients_bytes(plan.scenario, slots);
+/// Why there is no memory for this many arrays of the inputs' size, and `more` bytes; nothing if
+/// there is.
+std::optional<Error> lack_of_memory(const Plan& plan, int64_t sides, int64_t more = 0) {
+  const int64_t needed = sides * run_inputs_bytes(plan.scenario, plan.layout.slots) + more;
   const int64_t available = machine_memory_bytes() / 10 * 9;
   if (needed <= available) return std::nullopt;
   return make_error(ErrorKind::unavailable,
@@ -175,7 +174,8 @@ nb::dict ask_oracle(const ScenarioBox& box, const nb::list& records, const Word&
     if (!layout) return layout.error();
     const Plan& plan = layout.value().plan;
     // Memory for inputs, answer and the caller's tensors.
-    if (auto error = lack_of_memory(plan, 4)) return *error;
+    const int64_t of_heads = head_gradients_bytes(plan.scenario, plan.layout.slots);
+    if (auto error = lack_of_memory(plan, 4, of_heads)) return *error;
     if (arrays.empty()) {
       return reference::judge_exactly(scenario, make_run_inputs(scenario, plan.layout.slots, false),
                                       interruptible.control());

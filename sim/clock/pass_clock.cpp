@@ -92,7 +92,7 @@ double PassClock::expansion_us(const ComputeItem& item) const {
   const Attention& attention = plan_.scenario.attention;
   if (!attention.expands_rows()) return 0.0;
   // Of the products that attention makes in the same time: 32 heads of 192/128 from 512 elements,
-  // one H100 (kernels/README.md).
+  // one H200 (kernels/README.md).
   constexpr double kRateShare = 0.25;
   const bool is_backward = direction_ == Direction::backward;
   const double pair = is_backward ? 3.0 * attention.head_dim_qk + 2.0 * attention.head_dim_v
