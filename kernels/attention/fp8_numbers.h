@@ -10,9 +10,14 @@ namespace cpscope::kernels {
 /// Codes of a head in a row for a kernel that multiplies them.
 inline constexpr int32_t kCodeLanes = 128;
 
-/// How such a kernel reads K and V (kernels/rows/fp8_rows.h): not as codes; K as CodeRows and V as
-/// CodeColumns, q too; both as CodeRows.
-enum class CodeForm { none, turned_values, rows };
+/// How such a kernel reads its rows (kernels/rows/fp8_rows.h): not as codes; Q and K as CodeRows and
+/// V as CodeColumns; K and V as CodeRows; all of a backward's as CodeRows.
+enum class CodeForm { none, turned_values, rows, all_rows };
+
+/// Rows of codes as a map takes them: two as one number of 16 bits.
+inline DeviceRows in_pairs(const DeviceRows& codes) {
+  return {codes.data, codes.row_stride / 2, codes.head_stride / 2};
+}
 
 /// A stretch of rows that share scales.
 struct RowSpan {
@@ -41,8 +46,8 @@ struct Fp8Numbers {
   DeviceRows q, k, v;  // of the logits, and of out; backward: v of dP
   DeviceRows d_out;    // of dP
   /// Codes in the kernel's CodeForm, strides in bytes.
-  DeviceRows q_codes, k_codes;
-  DeviceRows v_codes;  // turned: rows are elements of v, their numbers keys
+  DeviceRows q_codes, k_codes, d_out_codes;
+  DeviceRows v_codes;  // turned_values: rows are elements of v, their numbers keys
   DeviceRows turned_q, turned_k, turned_d_out;  // of dk, dq and dv
 };
 

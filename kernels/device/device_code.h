@@ -69,6 +69,11 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 
 /// The bits of a number, and the number that has these bits.
 __device__ __forceinline__ uint32_t to_bits(float value) { return __float_as_uint(value); }
+/// Four bytes, the lowest first, that the hexadecimal digits of `which` name, the last digit first:
+/// 0 to 3 of `a`, 4 to 7 of `b`.
+__device__ __forceinline__ uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t which) {
+  return __byte_perm(a, b, which);
+}
 __device__ __forceinline__ float from_bits(uint32_t bits) { return __uint_as_float(bits); }
 
 /// The sum, rounded separately: the compiler does not fuse a product into it.

@@ -72,16 +72,22 @@ __device__ __forceinline__ float from_fp8_code(Fp8Type type, uint8_t code) {
       sign | ((magnitude << layout.dropped_bits) + (static_cast<uint32_t>(layout.rebias) << 23)));
 }
 
-/// Codes of four numbers in one register, the first in the lowest byte; larger ones become 448.
-__device__ __forceinline__ uint32_t pack_e4m3(float a, float b, float c, float d) {
+/// Codes of four numbers in one register, the first in the lowest byte; larger ones become the
+/// format's largest.
+__device__ __forceinline__ uint32_t pack_codes(Fp8Type type, float a, float b, float c, float d) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   uint16_t low, high;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  if (type == Fp8Type::e4m3) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(low) : "f"(b), "f"(a));
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(high) : "f"(d), "f"(c));
+  }
   return static_cast<uint32_t>(high) << 16 | low;
 #else
-  const auto code = [](float value) {
-    return static_cast<uint32_t>(to_fp8_code(Fp8Type::e4m3, round_to_fp8(Fp8Type::e4m3, value)));
+  const auto code = [=](float value) {
+    return static_cast<uint32_t>(to_fp8_code(type, round_to_fp8(type, value)));
   };
   return code(d) << 24 | code(c) << 16 | code(b) << 8 | code(a);
 #endif

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/run/fp8.h"
 #include "sim/scenario/scenario.h"
 
 #include <cstdint>
@@ -19,6 +20,10 @@ struct Fp16 {
 struct Fp8AsBf16 {};
 /// The same with a scale for each block of numbers (mxfp8), which the numbers hold.
 struct MxAsBf16 {};
+
+/// Marks operands that are codes of 8 bits: E4M3, and this format for dO and dS.
+template <Fp8Type kGradients>
+struct Fp8Codes {};
 
 /// Storage of one E4M3 number; TMA and row maps take two of them as one 16-bit number.
 struct E4m3 {

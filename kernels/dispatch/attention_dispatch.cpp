@@ -76,6 +76,12 @@ CodeForm code_form(Generation generation, const AttentionShape& shape) {
   return is_turned ? CodeForm::turned_values : CodeForm::none;
 }
 
+CodeForm gradient_code_form(Generation generation, const AttentionShape& shape) {
+  const bool takes_codes =
+      shape.is_fp8 && generation == Generation::sm90 && takes_hopper_fp8_gradient_codes(shape);
+  return takes_codes ? CodeForm::all_rows : CodeForm::none;
+}
+
 bool leaves_gradient_casts(Generation generation, const AttentionShape& shape) {
   return generation == Generation::sm90 && shape.is_fp8;
 }

@@ -16,8 +16,10 @@ TileShape forward_tile_shape(Generation generation, const AttentionShape& shape)
 /// True if launch_key_gradient makes dq too. Then there is no launch_query_gradient, and the launch
 /// has turns_taken.
 bool is_backward_fused(Generation generation, const AttentionShape& shape);
-/// The codes of one byte that the forward multiplies, which have to be made for it.
+/// The codes of one byte that the forward, or the backward, multiplies, which have to be made for
+/// it.
 CodeForm code_form(Generation generation, const AttentionShape& shape);
+CodeForm gradient_code_form(Generation generation, const AttentionShape& shape);
 /// True if the recipe's cast of gradients is left to the caller: these kernels write sums.
 bool leaves_gradient_casts(Generation generation, const AttentionShape& shape);
 /// True if launch_key_gradient reads offsets.

@@ -92,6 +92,13 @@ uint32_t pack(float low, float high) {
 }
 
 inline uint32_t to_bits(float value) { return std::bit_cast<uint32_t>(value); }
+inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t which) {
+  const uint64_t bytes = uint64_t{b} << 32 | a;
+  uint32_t picked = 0;
+  for (int i = 0; i < 4; ++i)
+    picked |= static_cast<uint32_t>(bytes >> (which >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
+  return picked;
+}
 inline float from_bits(uint32_t bits) { return std::bit_cast<float>(bits); }
 
 inline float exp2_approx(float x) {

@@ -170,11 +170,11 @@ class ProductRun {
   }
 
   void execute() {
-    first_.is_e4m3 ? read_code_b() : read_b();
-    first_.is_e4m3 ? read_code_a() : read_a();
+    first_.is_codes ? read_code_b() : read_b();
+    first_.is_codes ? read_code_a() : read_a();
     for (int32_t row = 0; row < kRows; ++row) {
       read_sums(row);
-      for (int32_t k = 0; k < (first_.is_e4m3 ? kCodeDepth : kDepth); ++k) {
+      for (int32_t k = 0; k < (first_.is_codes ? kCodeDepth : kDepth); ++k) {
         for (int32_t column = 0; column < first_.columns; ++column)
           sums_[column] += a_[row][k] * b_[k][column];
       }
@@ -200,20 +200,20 @@ class ProductRun {
     return to_float_of(bits, first_.is_bf16);
   }
 
-  /// A matrix without a swizzle: groups of 8 rows of 8 elements.
+  /// An element of a matrix without a swizzle: groups of 8 rows of 8 elements.
+  float plain_value(uint64_t descriptor, int32_t row, int32_t k) const {
+    const uint32_t address = field(descriptor, 0) + k / 8 * field(descriptor, 16) +
+                             row / 8 * field(descriptor, 32) + row % 8 * 16 + k % 8 * 2;
+    uint16_t bits = 0;
+    std::memcpy(&bits, current_cta().at(address, 2, 2, place_), sizeof(bits));
+    return to_float_of(bits, first_.is_bf16);
+  }
+
   void read_plain_b() {
     if (first_.b_is_transposed)
       current_cta().fail("elements of a head side by side need the swizzle here", place_);
-    const uint32_t start = field(first_.b, 0), panel_bytes = field(first_.b, 16),
-                   group_bytes = field(first_.b, 32);
     for (int32_t k = 0; k < kDepth; ++k) {
-      for (int32_t n = 0; n < first_.columns; ++n) {
-        uint16_t bits = 0;
-        const uint32_t address =
-            start + k / 8 * panel_bytes + n / 8 * group_bytes + n % 8 * 16 + k % 8 * 2;
-        std::memcpy(&bits, current_cta().at(address, 2, 2, place_), sizeof(bits));
-        b_[k][n] = to_float_of(bits, first_.is_bf16);
-      }
+      for (int32_t n = 0; n < first_.columns; ++n) b_[k][n] = plain_value(first_.b, n, k);
     }
   }
 
@@ -234,9 +234,12 @@ class ProductRun {
 
   void read_a() {
     const uint32_t start = field(first_.a, 0), group_bytes = field(first_.a, 32);
+    const bool is_plain = first_.a_registers == nullptr && first_.a >> 62 == 0;
     for (int32_t row = 0; row < kRows; ++row) {
       for (int32_t k = 0; k < kDepth; ++k) {
-        if (first_.a_registers == nullptr) {
+        if (is_plain) {
+          a_[row][k] = plain_value(first_.a, row, k);
+        } else if (first_.a_registers == nullptr) {
           a_[row][k] = shared_value(start + row / 8 * group_bytes + row % 8 * kRowBytes + k * 2);
         } else {
           const uint32_t pair = of(holder(row, k)).a_registers[k / 8 * 2 + row % 16 / 8];
@@ -246,10 +249,10 @@ class ProductRun {
     }
   }
 
-  float shared_code(uint32_t address) const {
+  float shared_code(Fp8Type type, uint32_t address) const {
     uint8_t code = 0;
     std::memcpy(&code, current_cta().at(swizzle(address), 1, 1, place_), sizeof(code));
-    return device::from_fp8_code(Fp8Type::e4m3, code);
+    return device::from_fp8_code(type, code);
   }
 
   void read_code_b() {
@@ -258,7 +261,7 @@ class ProductRun {
     const uint32_t start = field(first_.b, 0), group_bytes = field(first_.b, 32);
     for (int32_t k = 0; k < kCodeDepth; ++k) {
       for (int32_t n = 0; n < first_.columns; ++n)
-        b_[k][n] = shared_code(start + n / 8 * group_bytes + n % 8 * kRowBytes + k);
+        b_[k][n] = shared_code(first_.b_type, start + n / 8 * group_bytes + n % 8 * kRowBytes + k);
     }
   }
 
@@ -267,12 +270,13 @@ class ProductRun {
     for (int32_t row = 0; row < kRows; ++row) {
       for (int32_t k = 0; k < kCodeDepth; ++k) {
         if (first_.a_registers == nullptr) {
-          a_[row][k] = shared_code(start + row / 8 * group_bytes + row % 8 * kRowBytes + k);
+          a_[row][k] =
+              shared_code(first_.a_type, start + row / 8 * group_bytes + row % 8 * kRowBytes + k);
         } else {
           const int32_t thread = row / 16 * 32 + row % 8 * 4 + k % 16 / 4;
           const uint32_t four = of(thread).a_registers[k / 16 * 2 + row % 16 / 8];
           a_[row][k] =
-              device::from_fp8_code(Fp8Type::e4m3, static_cast<uint8_t>(four >> (k % 4 * 8)));
+              device::from_fp8_code(first_.a_type, static_cast<uint8_t>(four >> (k % 4 * 8)));
         }
       }
     }

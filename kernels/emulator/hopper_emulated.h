@@ -2,6 +2,7 @@
 
 #include "kernels/device/tensor_map.h"
 #include "kernels/emulator/device_code_emulated.h"
+#include "sim/run/fp8.h"
 
 #include <array>
 #include <cmath>
@@ -41,12 +42,14 @@ struct Product {
   bool accumulates = true;
   bool b_is_transposed = false;
   bool is_bf16 = true;
-  bool is_e4m3 = false;  // then 32 numbers are summed, not 16
+  bool is_codes = false;  // then 32 numbers are summed, not 16
+  Fp8Type a_type = Fp8Type::e4m3, b_type = Fp8Type::e4m3;
 
   bool is_same_instruction(const Product& other) const {
     return a == other.a && b == other.b && columns == other.columns &&
            accumulates == other.accumulates && b_is_transposed == other.b_is_transposed &&
-           is_e4m3 == other.is_e4m3 && (a_registers == nullptr) == (other.a_registers == nullptr);
+           is_codes == other.is_codes && a_type == other.a_type && b_type == other.b_type &&
+           (a_registers == nullptr) == (other.a_registers == nullptr);
   }
 };
 
@@ -268,22 +271,22 @@ void wgmma_rs(float (&d)[N], const uint32_t* a, uint64_t b, Line line = Line::cu
   emulator::start_product({d, a, 0, b, 2 * N, true, true, std::is_same_v<T, Bf16>},
                           {"wgmma_rs", 0, line});
 }
-template <int N>
+template <Fp8Type kA = Fp8Type::e4m3, Fp8Type kB = Fp8Type::e4m3, int N>
 void wgmma_ss_codes(float (&d)[N], uint64_t a, uint64_t b, int accumulate,
                     Line line = Line::current()) {
   if (accumulate == 0) {
     for (float& sum : d) sum = std::numeric_limits<float>::quiet_NaN();
   }
-  emulator::start_product({d, nullptr, a, b, 2 * N, accumulate != 0, false, false, true},
+  emulator::start_product({d, nullptr, a, b, 2 * N, accumulate != 0, false, false, true, kA, kB},
                           {"wgmma_ss_codes", 0, line});
 }
-template <int N>
+template <Fp8Type kA = Fp8Type::e4m3, Fp8Type kB = Fp8Type::e4m3, int N>
 void wgmma_rs_codes(float (&d)[N], const uint32_t* a, uint64_t b, int accumulate,
                     Line line = Line::current()) {
   if (accumulate == 0) {
     for (float& sum : d) sum = std::numeric_limits<float>::quiet_NaN();
   }
-  emulator::start_product({d, a, 0, b, 2 * N, accumulate != 0, false, false, true},
+  emulator::start_product({d, a, 0, b, 2 * N, accumulate != 0, false, false, true, kA, kB},
                           {"wgmma_rs_codes", 0, line});
 }
 template <class T>

@@ -188,4 +188,16 @@ inline void make_backward_maps(const BackwardLaunch& launch, int32_t q_rows, int
   make_row_map(p.v, launch.v, shape.dtype, shape.num_kv_heads, p.head_dim_v, {kv_rows});
 }
 
+/// The same for rows of codes. A map takes two of them as one number of 16 bits.
+inline void make_code_maps(const BackwardLaunch& launch, int32_t q_rows, int32_t kv_rows,
+                           BackwardParams& p) {
+  const AttentionShape& shape = launch.shape;
+  const Fp8Numbers& fp8 = *launch.fp8;
+  constexpr int32_t kLanes = kCodeLanes / 2;
+  make_row_map(p.q, in_pairs(fp8.q_codes), Dtype::bf16, shape.num_heads, kLanes, {q_rows});
+  make_row_map(p.d_out, in_pairs(fp8.d_out_codes), Dtype::bf16, shape.num_heads, kLanes, {q_rows});
+  make_row_map(p.k, in_pairs(fp8.k_codes), Dtype::bf16, shape.num_kv_heads, kLanes, {kv_rows});
+  make_row_map(p.v, in_pairs(fp8.v_codes), Dtype::bf16, shape.num_kv_heads, kLanes, {kv_rows});
+}
+
 }  // namespace cpscope::kernels::device

@@ -193,8 +193,8 @@ struct ForwardConsumer {
 #pragma unroll
     for (int i = 0; i < B::kWalked / 8; ++i) {
       const int at_row = i / 2 * 8 + i % 2 * 2;
-      weights[i] =
-          pack_e4m3(logits[at_row], logits[at_row + 1], logits[at_row + 4], logits[at_row + 5]);
+      weights[i] = pack_codes(Fp8Type::e4m3, logits[at_row], logits[at_row + 1], logits[at_row + 4],
+                              logits[at_row + 5]);
     }
   }
 

@@ -39,11 +39,6 @@ using Values128 =
 using Values256 =
     device::ForwardBudget<Fp8AsBf16, 256, 256, 2, 80, 2, 2, 1, false, false, 24, 240, false>;
 
-/// A map takes two codes as one number of 16 bits.
-DeviceRows in_pairs(const DeviceRows& codes) {
-  return {codes.data, codes.row_stride / 2, codes.head_stride / 2};
-}
-
 void set_fp8_scales(const ForwardLaunch& launch, ForwardParams& p) {
   const Fp8Numbers& fp8 = *launch.fp8;
   p.logit_scale = launch.shape.scale * fp8.descale * fp8.descale;

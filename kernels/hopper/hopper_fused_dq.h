@@ -28,6 +28,19 @@ struct FusedQueryGradient {
     wgmma_commit();
   }
 
+  /// The same in codes, of all rows.
+  __device__ __forceinline__ void start_codes(float (&dq)[B::kQk / 2], int number) const {
+    const uint64_t grad_rows = matrix_descriptor(at.grads_of(number), 16);
+    const uint64_t keys = matrix_descriptor(at.turned_keys, 16);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < B::kOwned / 32; ++step) {
+      wgmma_ss_codes<B::kGradients, Fp8Type::e4m3>(dq, further(grad_rows, 32 * step),
+                                                   further(keys, 32 * step), step > 0);
+    }
+    wgmma_commit();
+  }
+
   /// Stores dq of a tile in shared memory, where the sending thread reads it; or, for a tile that
   /// closes, adds the sums of all others and writes the rows. The waits are outside of the branch:
   /// then the compiler knows after it that a warp's lanes have converged.

@@ -5,6 +5,7 @@
 #include "kernels/hopper/hopper_row_metadata.h"
 
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 /// The fused backward of sm_90a without its products: shared memory, the order of tiles for every
@@ -19,21 +20,46 @@ inline constexpr int kGradsBarrier = 1;
 /// Threads that send dq, tile by tile alternately: each takes the tiles of one TileBarrier.
 inline constexpr int kSenders = 2;
 
+/// Stages of turned streamed rows.
+inline constexpr int kTurnedStages = 2;
+/// Bytes of an operand of 64 rows that each are one half for each part of an offset.
+inline constexpr int kHalvesBytes = kWarpgroupRows * 2 * kOffsetLanes;
+
+template <class B>
+struct GradientConsumer;
+template <class B>
+struct CodeConsumer;
+
+/// The format of dO and dS in a product of codes; none elsewhere.
+template <class Operand>
+inline constexpr std::optional<Fp8Type> kGradientCodes = std::nullopt;
+template <Fp8Type kGradients>
+inline constexpr std::optional<Fp8Type> kGradientCodes<Fp8Codes<kGradients>> = kGradients;
+
 /// One configuration. kWalked: 64, where consumers make dq of tiles alternately, each a tile later,
 /// or 128, where each makes half of dq's rows. kByTile: as TileList::walks_by_tile; checked at run
-/// time for each tile, it would cost all other cases 4 %. Operand: Bf16, Fp16 or Fp8AsBf16.
+/// time for each tile, it would cost all other cases 4 %. Operand: Bf16, Fp16, Fp8AsBf16, or
+/// Fp8Codes with head_dim 128. Products of codes take both operands along the summed dimension, so
+/// K, Q and dO are needed turned too: consumers turn K, and a warpgroup more Q and dO.
 template <class Operand, int kHeadDim_, int kWalked_, bool kByTile_, bool kHasCap_>
 struct FusedBudget {
-  static constexpr bool kIsFp8 = std::is_same_v<Operand, Fp8AsBf16>;
+  static constexpr bool kHasCodes = kGradientCodes<Operand>.has_value();
+  static constexpr Fp8Type kGradients = kGradientCodes<Operand>.value_or(Fp8Type::e5m2);
+  static constexpr bool kIsFp8 = kHasCodes || std::is_same_v<Operand, Fp8AsBf16>;
   static constexpr bool kIsMx = false;
-  using T = std::conditional_t<kIsFp8, Bf16, Operand>;
+  using Consumer =
+      std::conditional_t<kHasCodes, CodeConsumer<FusedBudget>, GradientConsumer<FusedBudget>>;
+  using T = std::conditional_t<kIsFp8, Bf16, Operand>;  // also of results
   static constexpr bool kByTile = kByTile_;
   static constexpr int kHeadDim = kHeadDim_, kWalked = kWalked_;
   static constexpr int kQk = kHeadDim, kV = kHeadDim;
+  // Numbers of 16 bits of a row in memory.
+  static constexpr int kLanes = kHasCodes ? kCodeLanes / 2 : kHeadDim;
   static constexpr bool kHasCap = kHasCap_, kHasOffsets = takes_hopper_offsets(kHasCap);
   static constexpr int kOwned = 128, kStages = 2, kConsumers = 2;
-  static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
-  static constexpr int kConsumerRegisters = kHeadDim > 64 ? 240 : 224;
+  static constexpr int kOthers = kHasCodes ? 2 : 1;  // warpgroups that are not consumers
+  static constexpr int kThreads = kWarpgroupThreads * (kConsumers + kOthers);
+  static constexpr int kConsumerRegisters = kHasCodes ? 232 : kHeadDim > 64 ? 240 : 224;
   static constexpr int kProducerRegisters = kHeadDim > 64 ? 24 : 56;
   using Facts = FactLayout<kWalked>;
   using Walk = BlockWalk<kWalked>;
@@ -44,27 +70,33 @@ struct FusedBudget {
   static constexpr int kDqWarps = 4 * (kAlternates ? 1 : kConsumers);  // that make dq of a tile
   static constexpr int kGradStages = kAlternates ? 3 : 2;
   static_assert(kAlternates || kWalked == 2 * kWarpgroupRows);
+  static_assert(!kHasCodes || (kHeadDim == kCodeLanes && kAlternates && kHasOffsets));
 
-  static constexpr int kOwnedFirstBytes = kOwned * kQk * 2;
-  static constexpr int kOwnedBytes = kOwned * (kQk + kV) * 2;
-  static constexpr int kFirstBytes = kWalked * kQk * 2;
-  static constexpr int kSecondBytes = kWalked * kV * 2;
+  static constexpr int kOwnedFirstBytes = kOwned * kLanes * 2;
+  static constexpr int kOwnedBytes = 2 * kOwnedFirstBytes;
+  static constexpr int kFirstBytes = kWalked * kLanes * 2;
+  static constexpr int kSecondBytes = kFirstBytes;
   static constexpr int kWalkedBytes = kFirstBytes + kSecondBytes;
   static constexpr int kOffsetRowBytes = 2 * kOffsetLanes;
   static constexpr int kOffsetBytes = kHasOffsets ? kWalked * kOffsetRowBytes : 0;  // lse; delta
-  static constexpr int kGradBytes = kWalked * kOwned * 2;                           // dS
+  static constexpr int kGradBytes = kWalked * kOwned * (kHasCodes ? 1 : 2);         // dS
   static constexpr int kDqPanelBytes = kWalked * kPanelRowBytes;
   static constexpr int kDqBytes = kWalked * kQk * 4;
+  static constexpr int kTurnedKeyBytes = kHasCodes ? kQk * kOwned : 0;  // [element][key]
+  // [element][row of Q; row of dO]
+  static constexpr int kTurnedBytes = kHasCodes ? kQk * 2 * kWalked : 0;
+  static constexpr int kTurnBarrierBytes = kHasCodes ? 48 + kHalvesBytes : 0;
   static constexpr int kSharedBytes =
-      1024 + kOwnedBytes + kStages * (kWalkedBytes + 2 * kOffsetBytes + Facts::kBytes) +
-      kGradStages * kGradBytes + kDqBytes + 160 + TileScheduler::kBytes;
+      1024 + kOwnedBytes + kTurnedKeyBytes + kTurnedStages * kTurnedBytes +
+      kStages * (kWalkedBytes + 2 * kOffsetBytes + Facts::kBytes) + kGradStages * kGradBytes +
+      kDqBytes + 160 + TileScheduler::kBytes + kTurnBarrierBytes;
   /// Bytes of lse of a streamed tile's rows; delta has as many.
   __device__ static uint32_t offset_bytes(const Walk& walk) {
     const int32_t rows = walk.end - walk.row;
     return kHasOffsets ? (rows < kWalked ? rows : kWalked) * kOffsetRowBytes : 0;
   }
-  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <=
-                (kConsumers + 1) * launch_registers(kThreads));
+  static_assert(kOthers * kProducerRegisters + kConsumers * kConsumerRegisters <=
+                (kConsumers + kOthers) * launch_registers(kThreads));
   static_assert(kSharedBytes <= kMaxSharedBytes);
 };
 
@@ -106,9 +138,12 @@ struct TileBarrier {
 /// Addresses in shared memory.
 template <class B>
 struct FusedShared {
-  uint32_t owned, walked, grads, dq, offsets, facts;
+  uint32_t owned, walked, grads, dq, turned_keys, turned, offsets, facts;
   uint32_t owned_full, owned_free, first_full, second_full, walked_free;
   uint32_t grads_full, dq_full, dq_free, sums_full;  // TileBarriers; of dS for each consumer
+  // Where the budget has codes: TileBarriers; for each stage, 1 instead of a tile after the last
+  // one; halves, the other operand of offsets.
+  uint32_t turned_full, turned_free, ends, halves;
   uint32_t closed, scheduler;
 
   __device__ FusedShared() {
@@ -116,7 +151,9 @@ struct FusedShared {
     walked = owned + B::kOwnedBytes;
     grads = walked + B::kStages * B::kWalkedBytes;
     dq = grads + B::kGradStages * B::kGradBytes;
-    offsets = dq + B::kDqBytes;
+    turned_keys = dq + B::kDqBytes;
+    turned = turned_keys + B::kTurnedKeyBytes;
+    offsets = turned + kTurnedStages * B::kTurnedBytes;
     facts = offsets + B::kStages * 2 * B::kOffsetBytes;
     owned_full = facts + B::kStages * B::Facts::kBytes;
     owned_free = owned_full + 8;
@@ -129,11 +166,20 @@ struct FusedShared {
     sums_full = dq_free + 8 * kSenders;
     closed = sums_full + 8 * kSenders;
     scheduler = closed + 16;
+    turned_full = scheduler + TileScheduler::kBytes;
+    turned_free = turned_full + 16;
+    ends = turned_free + 16;
+    halves = ends + 16;
   }
 
   /// Address of dS of tile `number`.
   __device__ __forceinline__ uint32_t grads_of(int number) const {
     return grads + number % B::kGradStages * B::kGradBytes;
+  }
+
+  /// Address of Q and dO of tile `number`, turned.
+  __device__ __forceinline__ uint32_t turned_of(int number) const {
+    return turned + number % kTurnedStages * B::kTurnedBytes;
   }
 
   __device__ void init() const {
@@ -145,7 +191,8 @@ struct FusedShared {
         mbarrier_init(first_full + 8 * i, 1 + 32);  // the loading thread, and every lane of its
                                                     // warp
         mbarrier_init(second_full + 8 * i, 1);
-        mbarrier_init(walked_free + 8 * i, 32 * kConsumerWarps);
+        mbarrier_init(walked_free + 8 * i,
+                      32 * kConsumerWarps + (B::kHasCodes ? kWarpgroupThreads : 0));
       }
       for (int i = 0; i < 2 * B::kConsumers; ++i)
         mbarrier_init(grads_full + 8 * i, kWarpgroupThreads);
@@ -154,8 +201,21 @@ struct FusedShared {
         mbarrier_init(dq_free + 8 * i, 1);
         mbarrier_init(sums_full + 8 * i, 1);
       }
+      if constexpr (B::kHasCodes) {
+        for (int i = 0; i < kTurnedStages; ++i) {
+          mbarrier_init(turned_full + 8 * i, kWarpgroupThreads);
+          mbarrier_init(turned_free + 8 * i, 32 * kConsumerWarps);
+        }
+        for (int i = 0; i < B::kStages; ++i) store_shared_int(ends + 4 * i, 0);
+      }
       TileScheduler(scheduler).init(kConsumerWarps + 1, kSenders);
       mbarrier_init_fence();
+    }
+    if constexpr (B::kHasCodes) {
+      const float both = from_bits(0x3F003F00), first = from_bits(0x3F00);  // of bf16
+      if (threadIdx.x < kWarpgroupRows)
+        store_shared_four(halves + 16 * threadIdx.x, {both, first, 0.0f, 0.0f});
+      publish_shared_writes();
     }
     __syncthreads();
   }
@@ -228,9 +288,10 @@ __device__ __forceinline__ void load_offsets(const FusedParams& fused, uint32_t 
 
 /// A warp of the producer: its first lane loads the tiles, all lanes the metadata of their rows.
 /// The next item is fetched only when the last tile is in flight: an item that was fetched and is
-/// not worked on would delay every tile with a later turn.
+/// not worked on would delay every tile with a later turn. Returns the number of
+/// tiles.
 template <class B>
-__device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const FusedShared<B>& at) {
+__device__ __forceinline__ int fetch_tiles(const FusedParams& fused, const FusedShared<B>& at) {
   const BackwardParams& p = fused.base;
   const bool is_first = threadIdx.x % 32 == 0;
   if (is_first) {
@@ -241,7 +302,7 @@ __device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const Fuse
   for (;;) {
     __syncwarp();
     const ScheduledItem item = scheduler.read_holding();
-    if (item.is_last()) return;
+    if (item.is_last()) break;
     const OwnedTile& tile = item.tile;
     HeadWalk<B> tiles(p, item);
     if (!tiles.next(p.tiles.runs)) {
@@ -252,9 +313,10 @@ __device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const Fuse
       mbarrier_wait(at.owned_free, (num_owned & 1) ^ 1);
       mbarrier_arrive_expecting(at.owned_full, B::kOwnedBytes);
       const int32_t kv_head = item.head / p.group_parts;
-      load_panels<B::kQk, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end, kv_head);
-      load_panels<B::kV, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.v, at.owned_full, tile.begin,
-                                    tile.end, kv_head);
+      load_panels<B::kLanes, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end,
+                                        kv_head);
+      load_panels<B::kLanes, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.v, at.owned_full,
+                                        tile.begin, tile.end, kv_head);
     }
     ++num_owned;
     do {
@@ -269,13 +331,13 @@ __device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const Fuse
         const uint32_t offsets = at.offsets + stage * 2 * B::kOffsetBytes,
                        offset_bytes = B::offset_bytes(tiles.walk);
         mbarrier_arrive_expecting(first_full, B::kFirstBytes + offset_bytes);
-        load_panels<B::kQk, B::kWalked>(q, &p.q, first_full, tiles.walk.row, tiles.walk.end,
-                                        tiles.head());
+        load_panels<B::kLanes, B::kWalked>(q, &p.q, first_full, tiles.walk.row, tiles.walk.end,
+                                           tiles.head());
         if constexpr (B::kHasOffsets)
           load_offsets<B>(fused, offsets, first_full, 0, tiles.walk, tiles.head());
         mbarrier_arrive_expecting(second_full, B::kSecondBytes + offset_bytes);
-        load_panels<B::kV, B::kWalked>(q + B::kFirstBytes, &p.d_out, second_full, tiles.walk.row,
-                                       tiles.walk.end, tiles.head());
+        load_panels<B::kLanes, B::kWalked>(q + B::kFirstBytes, &p.d_out, second_full,
+                                           tiles.walk.row, tiles.walk.end, tiles.head());
         if constexpr (B::kHasOffsets)
           load_offsets<B>(fused, offsets, second_full, 1, tiles.walk, tiles.head());
       }
@@ -288,6 +350,7 @@ __device__ __forceinline__ void fetch_tiles(const FusedParams& fused, const Fuse
     } while (tiles.next(p.tiles.runs));
     scheduler.let_go();
   }
+  return num_walked;
 }
 
 /// The turns of an item's streamed tiles, tile by tile; they are the same for all heads.

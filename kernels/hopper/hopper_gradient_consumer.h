@@ -1,45 +1,27 @@
 #pragma once
 
-#include "kernels/hopper/hopper_fused_dq.h"
-#include "kernels/hopper/hopper_fused_stages.h"
-#include "kernels/hopper/hopper_row_metadata.h"
+#include "kernels/hopper/hopper_stationary_keys.h"
 
 #include <cstdint>
 
-/// The fused backward of sm_90a: its products, and the kernel (described in hopper_gradients.cu).
+/// The products of the fused backward of sm_90a in 16 bits (described in hopper_gradients.cu).
 namespace cpscope::kernels::device {
 
 /// A consumer warpgroup.
 template <class B>
-struct GradientConsumer {
+struct GradientConsumer : StationaryKeys<B> {
   using T = typename B::T;
-  using Tiles = HeadWalk<B, typename B::Count>;
+  using Keys = StationaryKeys<B>;
+  using Tiles = typename Keys::Tiles;
+  using Keys::at, Keys::dk, Keys::dv, Keys::fused, Keys::group, Keys::k, Keys::num_walked, Keys::p,
+      Keys::query_gradient, Keys::v;
 
-  const FusedParams& fused;
-  const BackwardParams& p;
-  const FusedShared<B>& at;
-  int group;  // index of the consumer
-  FusedQueryGradient<B> query_gradient;
-  uint32_t k, v;
-  int num_walked = 0, num_owned = 0;  // taken
   // P' and dS' of a part, in pairs: operands of products that may be in flight.
   uint32_t weights[kPartRows / 4], logit_grads[kPartRows / 4];
   float log2_lse[kPartRows / 4];  // if products do not subtract it
   OffsetHalves halves;
-  float dk[B::kQk / 2];
-  float dv[B::kV / 2];
 
-  __device__ GradientConsumer(const FusedParams& params, const FusedShared<B>& shared, int consumer)
-      : fused(params),
-        p(params.base),
-        at(shared),
-        group(consumer),
-        query_gradient{params, shared, consumer},
-        k(shared.owned + group * kWarpgroupRows * kPanelRowBytes),
-        v(k + B::kOwnedFirstBytes) {}
-
-  __device__ __forceinline__ static bool is_elected() { return threadIdx.x % 32 == 0; }
-  __device__ __forceinline__ static int warp() { return threadIdx.x / 32 % 4; }
+  using Keys::Keys;
 
   /// Starts sums = A B^T over kHeadDim elements, plus `offsets` of the streamed rows if products
   /// subtract them; a: this warpgroup's keys, b: the streamed rows. Offsets come first: a product
@@ -99,16 +81,7 @@ struct GradientConsumer {
         if constexpr (!B::kHasOffsets) subtracted = log2_lse[2 * j + i % 2];
         value = weigh<B::kHasCap>(p, value, subtracted, slope[i]);
       }
-      if constexpr (kIsMasked) {
-        const IntPair lo = load_shared_int_pair(facts + B::Facts::kLo + 32 * j);
-        const IntPair size = load_shared_int_pair(facts + B::Facts::kSize + 32 * j);
-        const KeySpan even{lo.x, static_cast<uint32_t>(size.x)};
-        const KeySpan odd{lo.y, static_cast<uint32_t>(size.y)};
-        if (!even.has(key)) logits[4 * j] = 0.0f;
-        if (!odd.has(key)) logits[4 * j + 1] = 0.0f;
-        if (!even.has(key + 8)) logits[4 * j + 2] = 0.0f;
-        if (!odd.has(key + 8)) logits[4 * j + 3] = 0.0f;
-      }
+      if constexpr (kIsMasked) hide_columns<typename B::Facts>(facts + 32 * j, key, logits + 4 * j);
       weights[2 * j] = round_weights<B>(p, logits[4 * j], logits[4 * j + 1]);
       weights[2 * j + 1] = round_weights<B>(p, logits[4 * j + 2], logits[4 * j + 3]);
       if constexpr (B::kHasCap) {
@@ -146,7 +119,7 @@ struct GradientConsumer {
   /// Stores dS' as dS [streamed row, key] in shared memory; this warpgroup's keys are a panel.
   __device__ __forceinline__ void store_grads(uint32_t grads) const {
     const int lane = threadIdx.x % 32;
-    const int row = lane / 16 * 8 + lane % 8, chunk = 2 * warp() + (lane / 8 & 1);
+    const int row = lane / 16 * 8 + lane % 8, chunk = 2 * Keys::warp() + (lane / 8 & 1);
     const uint32_t to = grads + group * B::kWalked * kPanelRowBytes + row * kPanelRowBytes +
                         ((chunk ^ (row & 7)) << 4);
 #pragma unroll
@@ -196,24 +169,9 @@ struct GradientConsumer {
     wgmma_wait<kStartsNext ? 2 : 1>();
     pin(dp);
     differentiate(logits, dp, part.facts, is_masked);
-    if constexpr (B::kAlternates) wait_for_grads(num_walked - 1);
+    if constexpr (B::kAlternates) this->wait_for_grads(num_walked - 1);
     store_grads(part.grads);  // the other consumer waits for it
     start_sums(dk, logit_grads, part.q);
-  }
-
-  /// Zeroes K's rows that no query sees: they may hold a NaN, which a dS of zero would not keep out
-  /// of dq. The barrier before dq's product covers this store too.
-  __device__ __forceinline__ void clear_gaps(const OwnedTile& tile) const {
-    const int row = threadIdx.x % kWarpgroupThreads / 2, in_tile = group * kWarpgroupRows + row;
-    if ((p.tiles.gaps[tile.first_gap + in_tile / 32] >> in_tile % 32 & 1) == 0) return;
-    constexpr int kHalf = kPanelRowBytes / 2;
-    const uint32_t to = k + row * kPanelRowBytes + threadIdx.x % 2 * kHalf;
-#pragma unroll
-    for (int panel = 0; panel < B::kQk / kBoxLanes; ++panel) {
-#pragma unroll
-      for (int byte = 0; byte < kHalf; byte += 16)
-        store_shared_four(to + panel * B::kOwned * kPanelRowBytes + byte, {0.0f, 0.0f, 0.0f, 0.0f});
-    }
   }
 
   /// Computes all tiles of an item.
@@ -251,12 +209,12 @@ struct GradientConsumer {
       start_next_logits(logits, has_tile);
       wgmma_wait<1>();
       pin(dq);
-      free_walked();
+      this->free_walked();
       query_gradient.give(dq, num_walked - 1, closes);
       wgmma_wait<0>();
       pin(logits);
     } while (has_tile);
-    free_owned();
+    this->free_owned();
   }
 
   /// A consumer makes all of dq of every other tile, which reads less of shared memory than half of
@@ -269,7 +227,7 @@ struct GradientConsumer {
     do {
       num_walked = shared_by_warp(num_walked);
       const bool closes = fused.closes(tiles.walk);
-      if (has_before && makes_dq_of(num_walked - 1)) {
+      if (has_before && this->makes_dq_of(num_walked - 1)) {
         has_tile = take_tile<true>(tiles, key, logits, closed);
       } else {
         has_tile = take_tile<false>(tiles, key, logits, closed);
@@ -278,26 +236,17 @@ struct GradientConsumer {
       closed = closes;
     } while (has_tile);
     num_walked = shared_by_warp(num_walked);
-    if (makes_dq_of(num_walked - 1)) {
-      wait_for_grads(num_walked - 1);
+    if (this->makes_dq_of(num_walked - 1)) {
+      this->wait_for_grads(num_walked - 1);
       float dq[B::kQk / 2];
       query_gradient.start(dq, num_walked - 1);
       wgmma_wait<0>();
       pin(dq);
-      free_owned();
+      this->free_owned();
       query_gradient.give(dq, num_walked - 1, closed);
     } else {
-      free_owned();
+      this->free_owned();
     }
-  }
-
-  __device__ __forceinline__ bool makes_dq_of(int number) const { return number % 2 == group; }
-
-  /// Waits until dS of the other consumer's keys is stored. Before a consumer stores dS of a tile
-  /// it waits for that of the tile before: then the dq product that reads the place it overwrites
-  /// is done.
-  __device__ __forceinline__ void wait_for_grads(int number) const {
-    TileBarrier(at.grads_full + 16 * (group ^ 1), number).wait();
   }
 
   /// A streamed tile whose S' is ready. kMakesDq: also makes dq of the previous tile. Returns
@@ -315,7 +264,7 @@ struct GradientConsumer {
     wgmma_wait<kMakesDq ? 0 : 1>();
     pin(dv);
     pin(dk);
-    free_walked();
+    this->free_walked();
     if constexpr (kMakesDq) {
       float dq[B::kQk / 2];
       query_gradient.start(dq, num_walked - 2);
@@ -355,112 +304,6 @@ struct GradientConsumer {
                                                     bool has_tile) const {
     start_logits(logits, has_tile ? num_walked : num_walked - 1);
   }
-
-  /// Every lane has observed owned_full's phase: it has waited for products since.
-  __device__ __forceinline__ void free_owned() const {
-    if (is_elected()) mbarrier_arrive(at.owned_free);
-  }
-
-  /// Frees the stage of the tile before num_walked. Every lane signals that it has read the
-  /// metadata.
-  __device__ __forceinline__ void free_walked() const {
-    mbarrier_arrive(at.walked_free + 8 * ((num_walked - 1) % B::kStages));
-  }
-
-  /// Stores one of a thread's two rows.
-  template <int kHeadDim, bool kSecond>
-  __device__ __forceinline__ void store_sums(const DeviceRows& rows, int32_t head, int32_t row,
-                                             int32_t elements,
-                                             const float (&sums)[kHeadDim / 2]) const {
-    const int64_t place = head * rows.head_stride + static_cast<int64_t>(row) * rows.row_stride;
-    if (fused.is_narrow != 0) {
-      store_narrow_row<T, kHeadDim, kSecond>(static_cast<T*>(rows.data) + place, elements, sums);
-    } else {
-      store_row<kHeadDim, kSecond>(static_cast<float*>(rows.data) + place, elements, sums, 1.0f);
-    }
-  }
-
-  __device__ __forceinline__ bool leaves(int32_t row, int32_t rows_end) const {
-    return row < rows_end && (fused.wire.uses[row] & WireRows::kLeaves) != 0;
-  }
-  __device__ __forceinline__ bool stays(int32_t row, int32_t rows_end) const {
-    return row < rows_end &&
-           (fused.wire.uses == nullptr || (fused.wire.uses[row] & WireRows::kStays) != 0);
-  }
-
-  /// wire: where rows to be sent go. Both rows come first, and each condition where it is used: so
-  /// the registers suffice (PtxasReport).
-  template <int kHeadDim>
-  __device__ __forceinline__ void store_rows(const DeviceRows& rows, void* wire, int32_t head,
-                                             int32_t first_row, int32_t rows_end, int32_t elements,
-                                             const float (&sums)[kHeadDim / 2]) const {
-    // Usually all rows of a warp are alike.
-    if (fused.wire.uses != nullptr &&
-        any_in_warp(leaves(first_row, rows_end) || leaves(first_row + 8, rows_end))) {
-      T* const to = static_cast<T*>(wire) + head * rows.head_stride +
-                    static_cast<int64_t>(first_row) * rows.row_stride;
-      store_narrow_row<T, kHeadDim, false>(to, leaves(first_row, rows_end) ? elements : 0, sums);
-      store_narrow_row<T, kHeadDim, true>(to + 8 * rows.row_stride,
-                                          leaves(first_row + 8, rows_end) ? elements : 0, sums);
-    }
-    store_sums<kHeadDim, false>(rows, head, first_row, stays(first_row, rows_end) ? elements : 0,
-                                sums);
-    store_sums<kHeadDim, true>(rows, head, first_row + 8,
-                               stays(first_row + 8, rows_end) ? elements : 0, sums);
-  }
-
-  __device__ __forceinline__ void run() {
-    TileScheduler scheduler(at.scheduler);
-    const int32_t row_in_tile = group * kWarpgroupRows + warp() * 16 + threadIdx.x % 32 / 4;
-    for (;;) {
-      const ScheduledItem item = scheduler.read();
-      if (item.is_last()) return;
-#pragma unroll
-      for (int i = 0; i < B::kQk / 2; ++i) dk[i] = 0.0f;
-#pragma unroll
-      for (int i = 0; i < B::kV / 2; ++i) dv[i] = 0.0f;
-      const int32_t key = item.tile.begin + row_in_tile;  // this thread's rows: key and key + 8
-      Tiles tiles(p, item);
-      if (tiles.next(p.tiles.runs)) {
-        mbarrier_wait(at.owned_full, num_owned & 1);
-        ++num_owned;
-        if (item.tile.first_gap >= 0) clear_gaps(item.tile);
-        walk_tiles(tiles, key);
-      }
-      if constexpr (B::kIsFp8) {
-#pragma unroll
-        for (int i = 0; i < B::kV / 2; ++i) dv[i] *= dv_scale<B>(p);
-      }
-      store_rows<B::kV>(p.second, fused.wire.dv, item.head, key, item.tile.end, p.head_dim_v, dv);
-#pragma unroll
-      for (int i = 0; i < B::kQk / 2; ++i) dk[i] *= p.scale;
-      store_rows<B::kQk>(p.first, fused.wire.dk, item.head, key, item.tile.end, p.head_dim_qk, dk);
-    }
-  }
 };
-
-template <class B>
-__global__ void __launch_bounds__(B::kThreads, 1)
-    gradients_on_hopper(const __grid_constant__ FusedParams fused) {
-  const FusedShared<B> at;
-  at.init();
-  const BackwardParams& p = fused.base;
-  const int warpgroup = shared_by_warp(threadIdx.x / kWarpgroupThreads);
-  if (warpgroup == 0) {
-    yield_registers<B::kProducerRegisters>();
-    const int warp = threadIdx.x / 32;
-    if (warp == 1) fetch_tiles<B>(fused, at);
-    if (warp == 2) {
-      TileScheduler scheduler(at.scheduler);
-      // With many short items, a loop that can wait took 1 % longer than one that cannot.
-      p.tiles.arrivals.flags != nullptr ? scheduler.schedule<true>(p.tiles, p.counter)
-                                        : scheduler.schedule<false>(p.tiles, p.counter);
-    }
-    if (warp % 3 == 0 && threadIdx.x % 32 == 0) send_dq<B>(fused, at, warp / 3);
-  } else {
-    claim_registers<B::kConsumerRegisters>();
-    GradientConsumer<B>(fused, at, warpgroup - 1).run();
-  }
-}
 
 }  // namespace cpscope::kernels::device

@@ -1,20 +1,57 @@
 #pragma once
 
 #include "kernels/device/launch.h"
+#include "kernels/hopper/hopper_fused_dq.h"
 #include "kernels/hopper/hopper_fused_rows.h"
-#include "kernels/hopper/hopper_gradient_consumer.h"
+#include "kernels/hopper/hopper_fused_stages.h"
 
 #include <algorithm>
 
-/// Launches the fused backward of sm_90a.
+/// The fused backward of sm_90a (described in hopper_gradients.cu and hopper_fp8_gradients.cu): its
+/// kernel, and its launch.
 namespace cpscope::kernels::device {
+
+template <class B>
+__global__ void __launch_bounds__(B::kThreads, 1)
+    gradients_on_hopper(const __grid_constant__ FusedParams fused) {
+  const FusedShared<B> at;
+  at.init();
+  const BackwardParams& p = fused.base;
+  const int warpgroup = shared_by_warp(threadIdx.x / kWarpgroupThreads);
+  if (warpgroup == 0) {
+    yield_registers<B::kProducerRegisters>();
+    const int warp = threadIdx.x / 32;
+    if (warp == 1) {
+      const int num_tiles = fetch_tiles<B>(fused, at);
+      if constexpr (B::kHasCodes) end_turning<B>(at, num_tiles);
+    }
+    if (warp == 2) {
+      TileScheduler scheduler(at.scheduler);
+      // With many short items, a loop that can wait took 1 % longer than one that cannot.
+      p.tiles.arrivals.flags != nullptr ? scheduler.schedule<true>(p.tiles, p.counter)
+                                        : scheduler.schedule<false>(p.tiles, p.counter);
+    }
+    if (warp % 3 == 0 && threadIdx.x % 32 == 0) send_dq<B>(fused, at, warp / 3);
+  } else if (warpgroup > B::kConsumers) {
+    yield_registers<B::kProducerRegisters>();
+    if constexpr (B::kHasCodes) turn_tiles<B>(at);
+  } else {
+    claim_registers<B::kConsumerRegisters>();
+    typename B::Consumer consumer(fused, at, warpgroup - 1);
+    consumer.run(consumer);
+  }
+}
 
 template <class B>
 void launch_walk(const BackwardLaunch& launch, int32_t head_dim, Stream stream) {
   const DeviceTiles& tiles = launch.key_tiles;
   FusedParams fused{};
   BackwardParams& p = fused.base = make_backward_params(launch);
-  make_backward_maps(launch, B::kWalked, B::kOwned, p);
+  if constexpr (B::kHasCodes) {
+    make_code_maps(launch, B::kWalked, B::kOwned, p);
+  } else {
+    make_backward_maps(launch, B::kWalked, B::kOwned, p);
+  }
   p.tiles = tiles;
   p.counter = launch.counters;
   set_key_results(launch, p);

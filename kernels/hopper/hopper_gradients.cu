@@ -1,4 +1,5 @@
 #include "kernels/hopper/hopper_backward.h"
+#include "kernels/hopper/hopper_gradient_consumer.h"
 #include "kernels/hopper/hopper_gradient_launch.h"
 
 // dq, dk and dv of one compute item on sm_90a, in one pass: five products a tile instead of seven.

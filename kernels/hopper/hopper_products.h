@@ -1,14 +1,16 @@
 #pragma once
 
 #include "kernels/device/hopper.h"
+#include "sim/run/fp8.h"
 
 #include <cstdint>
 #include <type_traits>
 
-/// Products of a warpgroup (128 threads, 64 rows) on sm_90a, for Bf16, Fp16 and E4m3, fp32 sums.
+/// Products of a warpgroup (128 threads, 64 rows) on sm_90a, for Bf16, Fp16 and 8-bit codes, fp32
+/// sums.
 /// Sums d[]: thread t holds rows 16 * (t / 32) + t % 32 / 4 and 8 more, columns
 /// 8 * (i / 4) + 2 * (t % 4) + i % 2 of d[i], the second row where i / 2 is odd. A operands in
-/// registers have the same layout, in pairs; E4m3 in fours, see wgmma_rs_codes.
+/// registers have the same layout, in pairs; codes in fours, see wgmma_rs_codes.
 /// Source: PTX ISA 9.0, wgmma.mma_async.
 
 #ifndef CPSCOPE_EMULATED
@@ -191,32 +193,48 @@ CPSCOPE_WGMMA_RS(128, "64", "65", "66", "67", "68")
 CPSCOPE_WGMMA_RS(192, "96", "97", "98", "99", "100")
 CPSCOPE_WGMMA_RS(256, "128", "129", "130", "131", "132")
 
-// d[64, N] (+)= a[64, 32] b[32, N] of E4M3, both in shared memory with the 32 summed numbers
-// adjacent.
+// d[64, N] (+)= a[64, 32] b[32, N] of codes of the formats kA and kB, both in shared memory with
+// the 32 summed numbers adjacent.
+#define CPSCOPE_WGMMA_SS_CODES_TYPE(TYPES, N, A, B, P)                                             \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                     \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TYPES                             \
+               " {" CPSCOPE_REGISTERS##N "}, %" A ", %" B ", p, 1, 1;\n}"                          \
+               : CPSCOPE_SUMS_OF##N : "l"(a), "l"(b), "r"(accumulate))
+#define CPSCOPE_OF_FORMATS(PRODUCT, N, ...)                                                        \
+  static_assert(kA == Fp8Type::e4m3 || kB == Fp8Type::e4m3, "no product needs two of E5M2");       \
+  if constexpr (kA == kB) {                                                                        \
+    PRODUCT("e4m3.e4m3", N, __VA_ARGS__);                                                          \
+  } else if constexpr (kA == Fp8Type::e4m3) {                                                      \
+    PRODUCT("e4m3.e5m2", N, __VA_ARGS__);                                                          \
+  } else {                                                                                         \
+    PRODUCT("e5m2.e4m3", N, __VA_ARGS__);                                                          \
+  }
 #define CPSCOPE_WGMMA_SS_CODES(N, A, B, P)                                                         \
+  template <Fp8Type kA = Fp8Type::e4m3, Fp8Type kB = Fp8Type::e4m3>                                \
   __device__ __forceinline__ void wgmma_ss_codes(float (&d)[N / 2], uint64_t a, uint64_t b,        \
                                                  int accumulate) {                                 \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                   \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3"                        \
-                 " {" CPSCOPE_REGISTERS##N "}, %" A ", %" B ", p, 1, 1;\n}"                        \
-                 : CPSCOPE_SUMS_OF##N : "l"(a), "l"(b), "r"(accumulate));                          \
+    CPSCOPE_OF_FORMATS(CPSCOPE_WGMMA_SS_CODES_TYPE, N, A, B, P)                                    \
   }
 
-// d[64, N] (+)= a[64, 32] b[32, N] of E4M3, a in registers: thread t of a quad holds numbers 4 t to
-// 4 t + 3 of row t / 4 in a[0], of the row 8 further down in a[1], and numbers 16 further on in
-// a[2] and a[3]; b as above.
+// The same, a in registers: thread t of a quad holds numbers 4 t to 4 t + 3 of row t / 4 in a[0],
+// of the row 8 further down in a[1], and numbers 16 further on in a[2] and a[3].
+#define CPSCOPE_WGMMA_RS_CODES_TYPE(TYPES, N, A0, A1, A2, A3, B, P)                                \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                     \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TYPES                             \
+               " {" CPSCOPE_REGISTERS##N "}, {%" A0 ",%" A1 ",%" A2 ",%" A3 "}, %" B               \
+               ", p, 1, 1;\n}"                                                                     \
+               : CPSCOPE_SUMS_OF##N                                                                \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate))
 #define CPSCOPE_WGMMA_RS_CODES(N, A0, A1, A2, A3, B, P)                                            \
+  template <Fp8Type kA = Fp8Type::e4m3, Fp8Type kB = Fp8Type::e4m3>                                \
   __device__ __forceinline__ void wgmma_rs_codes(float (&d)[N / 2], const uint32_t* a,             \
                                                  uint64_t b, int accumulate) {                     \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                   \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3"                        \
-                 " {" CPSCOPE_REGISTERS##N "}, {%" A0 ",%" A1 ",%" A2 ",%" A3 "}, %" B             \
-                 ", p, 1, 1;\n}"                                                                   \
-                 : CPSCOPE_SUMS_OF##N                                                              \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));           \
+    CPSCOPE_OF_FORMATS(CPSCOPE_WGMMA_RS_CODES_TYPE, N, A0, A1, A2, A3, B, P)                       \
   }
 
+CPSCOPE_WGMMA_SS_CODES(64, "32", "33", "34")
 CPSCOPE_WGMMA_SS_CODES(96, "48", "49", "50")
+CPSCOPE_WGMMA_SS_CODES(128, "64", "65", "66")
 CPSCOPE_WGMMA_RS_CODES(128, "64", "65", "66", "67", "68", "69")
 
 // d[64, 64] += a[64, 16] b[64, 16]^T, a in registers.

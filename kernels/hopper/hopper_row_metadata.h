@@ -21,6 +21,20 @@ struct FactLayout {
   static constexpr int kBytes = 16 * kRows;
 };
 
+/// Zeroes those of four numbers of a sum that belong to keys which their query row does not see: of
+/// keys `key` and key + 8, two rows each. facts: address of the metadata of the first row.
+template <class Facts>
+__device__ __forceinline__ void hide_columns(uint32_t facts, int32_t key, float* values) {
+  const IntPair lo = load_shared_int_pair(facts + Facts::kLo);
+  const IntPair size = load_shared_int_pair(facts + Facts::kSize);
+  const KeySpan even{lo.x, static_cast<uint32_t>(size.x)};
+  const KeySpan odd{lo.y, static_cast<uint32_t>(size.y)};
+  if (!even.has(key)) values[0] = 0.0f;
+  if (!odd.has(key)) values[1] = 0.0f;
+  if (!even.has(key + 8)) values[2] = 0.0f;
+  if (!odd.has(key + 8)) values[3] = 0.0f;
+}
+
 /// Addresses of the stages of row metadata and of their barriers.
 struct FactStages {
   uint32_t facts, full, free;

@@ -170,13 +170,14 @@ __global__ void __launch_bounds__(kFp8Threads)
 }
 
 /// Codes of 8 numbers from element `lane` of a head on.
-__device__ __forceinline__ void load_codes(const DeviceRows& from, int64_t row, int64_t head,
-                                           int32_t lane, uint32_t (&words)[2]) {
+__device__ __forceinline__ void load_codes(Fp8Type type, const DeviceRows& from, int64_t row,
+                                           int64_t head, int32_t lane, uint32_t (&words)[2]) {
   float values[kAtOnce];
   load_narrow<Bf16>(from.data, place_in(from, row, head, lane), values);
 #pragma unroll
   for (int i = 0; i < 2; ++i)
-    words[i] = pack_e4m3(values[4 * i], values[4 * i + 1], values[4 * i + 2], values[4 * i + 3]);
+    words[i] =
+        pack_codes(type, values[4 * i], values[4 * i + 1], values[4 * i + 2], values[4 * i + 3]);
 }
 
 /// A thread writes 16 codes.
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(kFp8Threads) encode_rows(const __grid_constant
     for (int half = 0; half < 2; ++half) {
       if (lane + 8 * half >= p.lanes) continue;
       uint32_t words[2];
-      load_codes(p.from, unit / p.heads, unit % p.heads, lane + 8 * half, words);
+      load_codes(p.type, p.from, unit / p.heads, unit % p.heads, lane + 8 * half, words);
       codes.words[2 * half] = words[0];
       codes.words[2 * half + 1] = words[1];
     }
@@ -214,7 +215,7 @@ __global__ void __launch_bounds__(kFp8Threads)
       const int64_t row = first + place / 4 * 2 + place % 2 + place / 2 % 2 * 8;
       uint32_t words[2] = {};
       if (lane < p.lanes && row < p.num_rows && p.blocks[row] >= 0)
-        load_codes(p.from, row, head, lane, words);
+        load_codes(Fp8Type::e4m3, p.from, row, head, lane, words);
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j)
         turned[j][place / 4] |= (words[j / 4] >> (j % 4 * 8) & 0xffu) << (place % 4 * 8);

@@ -60,17 +60,18 @@ struct BlockCast {
   int32_t num_blocks = 0;
 };
 
-/// Rows of codes for a kernel that multiplies them: E4M3, kCodeLanes bytes a head, zeros after
-/// `lanes`. to: [row][head].
+/// Rows of codes for a kernel that multiplies them: kCodeLanes bytes a head, zeros after `lanes`.
+/// to: [row][head].
 struct CodeRows {
   DeviceRows from;  // bf16
   uint8_t* to = nullptr;
   int64_t num_rows = 0;
   int32_t heads = 0;
   int32_t lanes = 0;
+  Fp8Type type = Fp8Type::e4m3;
 };
 
-/// The same turned: to: [head][kCodeLanes][columns], a column for each row. Of every 16 columns,
+/// The same in E4M3, turned: to: [head][kCodeLanes][columns], a column for each row. Of every 16 columns,
 /// number c holds row c / 4 * 2 + c % 2 + c / 2 % 2 * 8: tensor cores take four adjacent codes of a
 /// row of P from a thread, which holds its numbers 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. Padding, and
 /// columns without a row, are zeros: their weights are, and 0 times NaN is not.

@@ -144,10 +144,13 @@ void Fp8Store::plan_codes(const ComputeItem& item, CodeForm form) {
   if (is_turned) plan_blocks(item.kv_tokens, Side::kv);
   const int64_t kv_heads = kv_heads_of(plan_.scenario.attention, item.heads).size(),
                 kv_rows = plan_.rows(item.kv_tokens);
+  const int64_t q_bytes = form == CodeForm::rows
+                              ? 0
+                              : plan_.rows(item.q_tokens) * item.heads.size() * int64_t{kCodeLanes};
+  const int64_t d_out_bytes = form == CodeForm::all_rows ? q_bytes : 0;
   Codes& codes = codes_[item.rank];
-  if (is_turned)
-    codes.q_bytes = std::max(codes.q_bytes,
-                             plan_.rows(item.q_tokens) * item.heads.size() * int64_t{kCodeLanes});
+  codes.q_bytes = std::max(codes.q_bytes, q_bytes);
+  codes.d_out_bytes = std::max(codes.d_out_bytes, d_out_bytes);
   codes.k_bytes = std::max(codes.k_bytes, kv_rows * kv_heads * kCodeLanes);
   codes.v_bytes = std::max(codes.v_bytes,
                            (is_turned ? code_columns(kv_rows) : kv_rows) * kv_heads * kCodeLanes);
@@ -163,6 +166,7 @@ void Fp8Store::reserve_codes() {
     if (codes.q_bytes > 0) codes.q = reserve("q", codes.q_bytes);
     codes.k = reserve("k", codes.k_bytes);
     codes.v = reserve("v", codes.v_bytes);
+    if (codes.d_out_bytes > 0) codes.d_out = reserve("d_out", codes.d_out_bytes);
   }
 }
 
@@ -170,31 +174,37 @@ void Fp8Store::encode(const ComputeItem& item, CodeForm form, Fp8Numbers& number
   const Attention& attention = plan_.scenario.attention;
   const HeadRange range = kv_heads_of(attention, item.heads);
   const int32_t heads = item.heads.size(), kv_heads = range.size();
+  const int32_t qk = attention.head_dim_qk, v_lanes = attention.head_dim_v;
   const int64_t rows = plan_.rows(item.q_tokens), kv_rows = plan_.rows(item.kv_tokens);
   Codes& codes = codes_[item.rank];
   auto *const k = arrays_.at<uint8_t>(codes.k), *const v = arrays_.at<uint8_t>(codes.v);
-  const DeviceRows as_rows{k, int64_t{kv_heads} * kCodeLanes, kCodeLanes};
-  numbers.k_codes = as_rows;
-  if (form == CodeForm::rows) {
-    numbers.v_codes = {v, as_rows.row_stride, as_rows.head_stride};
-    if (codes.kept == item.kv && codes.heads == range) return;
-    const bool is_own = item.kv == plan_.home[item.rank].kv;
-    codes.kept = is_own ? item.kv : kNoBuffer;
-    codes.heads = range;
-    launch_code_rows({numbers.k, k, kv_rows, kv_heads, attention.head_dim_qk}, stream);
-    launch_code_rows({numbers.v, v, kv_rows, kv_heads, attention.head_dim_v}, stream);
-    return;
+  const auto codes_of = [](uint8_t* data, int32_t num_heads) {
+    return DeviceRows{data, int64_t{num_heads} * kCodeLanes, kCodeLanes};
+  };
+  numbers.k_codes = codes_of(k, kv_heads);
+  numbers.v_codes = codes_of(v, kv_heads);
+  if (form == CodeForm::rows && codes.kept == item.kv && codes.heads == range) return;
+  launch_code_rows({numbers.k, k, kv_rows, kv_heads, qk}, stream);
+  if (form == CodeForm::turned_values) {
+    const int32_t columns = code_columns(kv_rows);
+    numbers.v_codes = {v, columns, int64_t{columns} * kCodeLanes};
+    const int32_t* const blocks =
+        blocks_of(item.kv_tokens, Side::kv).numbers_on_device.as<int32_t>();
+    launch_code_columns({numbers.v, v, blocks, kv_rows, kv_heads, v_lanes, columns}, stream);
+  } else {
+    launch_code_rows({numbers.v, v, kv_rows, kv_heads, v_lanes}, stream);
   }
-  codes.kept = kNoBuffer;
-  const int32_t columns = code_columns(kv_rows);
+  const bool is_kept = form == CodeForm::rows && item.kv == plan_.home[item.rank].kv;
+  codes.kept = is_kept ? item.kv : kNoBuffer;
+  codes.heads = range;
+  if (form == CodeForm::rows) return;
   auto* const q = arrays_.at<uint8_t>(codes.q);
-  launch_code_rows({numbers.q, q, rows, heads, attention.head_dim_qk}, stream);
-  launch_code_rows({numbers.k, k, kv_rows, kv_heads, attention.head_dim_qk}, stream);
-  const int32_t* const blocks = blocks_of(item.kv_tokens, Side::kv).numbers_on_device.as<int32_t>();
-  launch_code_columns({numbers.v, v, blocks, kv_rows, kv_heads, attention.head_dim_v, columns},
-                      stream);
-  numbers.q_codes = {q, int64_t{heads} * kCodeLanes, kCodeLanes};
-  numbers.v_codes = {v, columns, int64_t{columns} * kCodeLanes};
+  numbers.q_codes = codes_of(q, heads);
+  launch_code_rows({numbers.q, q, rows, heads, qk}, stream);
+  if (form != CodeForm::all_rows) return;
+  auto* const d_out = arrays_.at<uint8_t>(codes.d_out);
+  numbers.d_out_codes = codes_of(d_out, heads);
+  launch_code_rows({numbers.d_out, d_out, rows, heads, v_lanes, numbers.gradients}, stream);
 }
 
 void Fp8Store::load(const RunInputs& inputs, Stream stream) {
@@ -295,9 +305,9 @@ Fp8Numbers Fp8Store::of(const ComputeItem& item, Direction direction, CodeForm c
   numbers.q = numbers.turned_q = arrays_.rows(item.q, false, head);
   numbers.k = numbers.turned_k = arrays_.rows(item.kv, false, kv_head);
   numbers.v = arrays_.rows(item.kv, true, kv_head);
-  if (codes != CodeForm::none) encode(item, codes, numbers, stream);
   if (direction == Direction::backward)
     numbers.d_out = numbers.turned_d_out = arrays_.rows(item.d_out, false, head);
+  if (codes != CodeForm::none) encode(item, codes, numbers, stream);
   return numbers;
 }
 

@@ -50,7 +50,7 @@ class Fp8Store {
   /// FP8 of an item. Enqueues what the kernel reads of its rows: casts of mxfp8, or codes. Rows of
   /// codes of a rank's own keys, a cache, are made once.
   Fp8Numbers of(const ComputeItem& item, Direction direction, CodeForm codes, Stream stream);
-  /// Reserves the memory of codes of a forward's item; once for each item, before reserve_codes.
+  /// Reserves the memory of an item's codes; once for each item, before reserve_codes.
   void plan_codes(const ComputeItem& item, CodeForm form);
   void reserve_codes();
 
@@ -73,9 +73,9 @@ class Fp8Store {
 
   /// Codes of a rank's current item, for tensor cores.
   struct Codes {
-    int64_t q_bytes = 0, k_bytes = 0, v_bytes = 0;
-    int32_t q = -1, k = -1, v = -1;  // arrays
-    BufferId kept = kNoBuffer;       // whose keys they are, of `heads`, if these stay the same
+    int64_t q_bytes = 0, k_bytes = 0, v_bytes = 0, d_out_bytes = 0;
+    int32_t q = -1, k = -1, v = -1, d_out = -1;  // arrays
+    BufferId kept = kNoBuffer;  // whose keys they are, of `heads`, if these stay the same
     HeadRange heads;
   };
 

@@ -110,6 +110,7 @@ void RankEngine::plan_backward(const ComputeItem& item) {
   if (item.num_slices == 0 || !arrays_.is_here(item.rank)) return;
   const AttentionShape shape = shape_of(item);
   const Generation generation = backward_generation(shape);
+  fp8_.plan_codes(item, gradient_code_form(generation, shape));
   if (!is_backward_fused(generation, shape))
     tiles_.plan(item, TileOwner::queries, query_gradient_tile_shape(generation, shape),
                 most_heads_of(item, Direction::backward, TileOwner::queries, 1));
@@ -373,7 +374,9 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   if (terms_.is_on()) terms = terms_.of(item);
   launch.terms = &terms;
   Fp8Numbers fp8;
-  if (fp8_.is_on()) fp8 = fp8_.of(item, Direction::backward, CodeForm::none, stream);
+  const Generation generation = backward_generation(launch.shape);
+  if (fp8_.is_on())
+    fp8 = fp8_.of(item, Direction::backward, gradient_code_form(generation, launch.shape), stream);
   launch.fp8 = &fp8;
   launch.d_out = arrays_.rows(item.d_out, false, head);
   launch.d_out_descale = fp8_.d_out_descale();
@@ -411,7 +414,6 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
     launch.wire = {arrays_.wire_block(item.dkv, false, kv_head).data,
                    arrays_.wire_block(item.dkv, true, kv_head).data, arrays_.row_uses(item.dkv)};
   }
-  const Generation generation = backward_generation(launch.shape);
   const bool is_fused = is_backward_fused(generation, launch.shape);
   if (!is_fused)
     launch.query_tiles =

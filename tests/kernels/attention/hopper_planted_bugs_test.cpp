@@ -136,8 +136,8 @@ class GradientTrial {
 
 struct FusedGradients : GradientTrial {
   static std::vector<std::string> sources() {
-    return {"hopper_gradient_consumer.h", "hopper_fused_stages.h", "hopper_fused_dq.h",
-            "hopper_fused_rows.h"};
+    return {"hopper_gradient_consumer.h", "hopper_stationary_keys.h", "hopper_fused_stages.h",
+            "hopper_fused_dq.h", "hopper_fused_rows.h"};
   }
   FusedGradients()
       : GradientTrial(Outputs::all,
