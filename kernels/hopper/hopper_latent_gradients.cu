@@ -312,14 +312,7 @@ struct LatentConsumer {
         for (int i = 4 * j; i < 4 * j + 4; ++i)
           tile[i] = weigh<false>(p, tile[i], i % 2 == 0 ? log2_lse.x : log2_lse.y, slope);
         if (walk.is_masked == 0) continue;
-        const IntPair lo = load_shared_int_pair(facts() + Facts::kLo + 32 * j);
-        const IntPair size = load_shared_int_pair(facts() + Facts::kSize + 32 * j);
-        const KeySpan even{lo.x, static_cast<uint32_t>(size.x)};
-        const KeySpan odd{lo.y, static_cast<uint32_t>(size.y)};
-        if (!even.has(row)) tile[4 * j] = 0.0f;
-        if (!odd.has(row)) tile[4 * j + 1] = 0.0f;
-        if (!even.has(row + 8)) tile[4 * j + 2] = 0.0f;
-        if (!odd.has(row + 8)) tile[4 * j + 3] = 0.0f;
+        hide_columns<Facts>(facts() + 32 * j, row, tile + 4 * j);
       }
     } else {
 #pragma unroll

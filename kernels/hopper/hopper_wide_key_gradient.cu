@@ -193,14 +193,7 @@ struct RoleConsumer {
   /// Sets the weights of invisible pairs of columns [8 j, 8 j + 8) to zero, whatever their logits
   /// are.
   __device__ __forceinline__ void hide(float (&weights)[B::kWalked / 2], int j, int32_t key) const {
-    const IntPair lo = load_shared_int_pair(facts() + Facts::kLo + 32 * j);
-    const IntPair size = load_shared_int_pair(facts() + Facts::kSize + 32 * j);
-    const KeySpan even{lo.x, static_cast<uint32_t>(size.x)};
-    const KeySpan odd{lo.y, static_cast<uint32_t>(size.y)};
-    if (!even.has(key)) weights[4 * j] = 0.0f;
-    if (!odd.has(key)) weights[4 * j + 1] = 0.0f;
-    if (!even.has(key + 8)) weights[4 * j + 2] = 0.0f;
-    if (!odd.has(key + 8)) weights[4 * j + 3] = 0.0f;
+    hide_columns<Facts>(facts() + 32 * j, key, weights + 4 * j);
   }
 
   /// Turns S' into P', and passes P' times the cap's slope to the partner. With a cap in small
