@@ -10,6 +10,7 @@
 #include "kernels/attention/part_sums.h"
 #include "kernels/attention/query_gradient.h"
 #include "kernels/attention/row_statistics.h"
+#include "kernels/blackwell/blackwell_forward.h"
 #include "kernels/device/scalar_types.h"
 #include "kernels/hopper/hopper_backward.h"
 #include "kernels/hopper/hopper_forward.h"
@@ -62,6 +63,7 @@ TileShape forward_tile_shape(Generation generation, const AttentionShape& shape)
     if (shape.is_latent) return hopper_latent_forward_tile_shape(shape);
     return shape.is_fp8 ? hopper_fp8_forward_tile_shape(shape) : hopper_forward_tile_shape(shape);
   }
+  if (generation == Generation::sm100) return blackwell_forward_tile_shape(shape);
   return is_fp32(shape) ? fp32_tile(shape) : portable_forward_tile(shape);
 }
 
@@ -114,8 +116,10 @@ int64_t forward_part_bytes(const AttentionShape& shape, const TileList& list) {
 
 std::string why_not_forward(Generation generation, const AttentionShape& shape) {
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
-  if (generation != Generation::sm90) return "";
+  if (generation == Generation::portable) return "";
   if (shape.has_terms) return kPortableTerms;
+  if (generation == Generation::sm100)
+    return is_decode(shape) ? "" : why_not_blackwell_forward(shape);
   if (shape.is_latent) return why_not_hopper_latent_forward(shape);
   if (is_decode(shape)) return "";
   return shape.is_fp8 ? why_not_hopper_fp8_forward(shape) : why_not_hopper_forward(shape);
@@ -123,7 +127,8 @@ std::string why_not_forward(Generation generation, const AttentionShape& shape) 
 
 std::string why_not_backward(Generation generation, const AttentionShape& shape) {
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
-  if (generation != Generation::sm90) return "";
+  if (generation == Generation::portable) return "";
+  if (generation == Generation::sm100) return "no backward is written for Blackwell";
   if (shape.has_terms) return kPortableTerms;
   if (shape.is_latent) return why_not_hopper_latent_backward(shape);
   return shape.is_fp8 ? why_not_hopper_fp8_backward(shape) : why_not_hopper_backward(shape);
@@ -143,6 +148,7 @@ void launch_forward(Generation generation, const ForwardLaunch& launch, Stream s
     return launch.shape.is_fp8 ? launch_hopper_fp8_forward(launch, stream)
                                : launch_hopper_forward(launch, stream);
   }
+  if (generation == Generation::sm100) return launch_blackwell_forward(launch, stream);
   if (launch.shape.has_terms) return launch_terms_forward(launch, stream);
   if (launch.shape.is_latent) return launch_latent_forward(launch, stream);
   if (launch.shape.is_fp8) return launch_fp8_forward(launch, stream);

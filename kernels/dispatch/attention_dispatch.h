@@ -8,8 +8,9 @@
 
 namespace cpscope::kernels {
 
-/// Set of kernels: portable ones (sm_80 and later) or those for Hopper (sm_90a).
-enum class Generation { portable, sm90 };
+/// Set of kernels: portable ones (sm_80 and later), or those for Hopper (sm_90a) or Blackwell
+/// (sm_100a, a forward alone).
+enum class Generation { portable, sm90, sm100 };
 
 /// Tile shapes that the kernels of a generation require for a shape.
 TileShape forward_tile_shape(Generation generation, const AttentionShape& shape);

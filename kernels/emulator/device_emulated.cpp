@@ -1,5 +1,6 @@
 #include "kernels/device/device.h"
 #include "kernels/emulator/lent_memory.h"
+#include "kernels/emulator/settings.h"
 
 #include <algorithm>
 #include <chrono>
@@ -139,7 +140,7 @@ DeviceInfo describe_device(int device) {
           .total_bytes = kTotalBytes,
           .free_bytes = kTotalBytes - memory().device_bytes,
           .num_sms = 2,
-          .compute_capability = 90};
+          .compute_capability = emulator::settings().compute_capability};
 }
 
 void select_device(int device) {

@@ -19,7 +19,8 @@ enum class Fault {
   wrong_panel_stride,     // matrix_descriptor with panels too far apart
   skip_swizzle,           // a box that arrives without the swizzle
   skip_clipping,          // a box that reads rows past its end
-  skip_box_wait           // wait_for_boxes and wait_for_boxes_read that return at once
+  skip_box_wait,          // wait_for_boxes and wait_for_boxes_read that return at once
+  skip_tensor_wait        // tcgen05_wait_ld whose values never arrive; _st: are never written
 };
 
 /// Settings of the emulated device, for later launches.
@@ -28,6 +29,7 @@ struct Settings {
   Fault fault = Fault::none;
   int32_t fault_line = 0;     // only calls on this source line have the fault; 0: all of them
   int64_t most_switches = 0;  // switches between threads of a CTA; more are an error; 0: no limit
+  int32_t compute_capability = 90;
 };
 
 Settings& settings();

@@ -104,9 +104,9 @@ struct ForwardShared {
 /// none.
 inline constexpr int kDrawAhead = 4;
 
-/// The producer's thread.
-template <class B>
-__device__ __forceinline__ void fetch_forward(const ForwardParams& p, const ForwardShared<B>& at) {
+/// The producer's thread. Shared: ForwardShared, or the same names for other barriers.
+template <class B, class Shared>
+__device__ __forceinline__ void fetch_forward(const ForwardParams& p, const Shared& at) {
   for (const TensorMap* map : {&p.q, &p.k, &p.v}) prefetch_map(map);
   TileScheduler scheduler(at.scheduler);
   NextStage<B::kKStages> next_k;

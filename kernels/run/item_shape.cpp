@@ -8,7 +8,9 @@
 namespace cpscope::kernels {
 
 Generation newest_generation(int32_t compute_capability) {
-  return compute_capability == 90 ? Generation::sm90 : Generation::portable;
+  return compute_capability == 90    ? Generation::sm90
+         : compute_capability == 100 ? Generation::sm100
+                                     : Generation::portable;
 }
 
 HeadRange key_heads_of(const Attention& attention, HeadRange heads) {

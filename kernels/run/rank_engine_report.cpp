@@ -11,6 +11,20 @@
 // Reports of an engine about its kernels, and about plans that have none.
 
 namespace cpscope::kernels {
+namespace {
+
+const char* to_text(Generation generation) {
+  switch (generation) {
+    case Generation::sm90:
+      return "sm90";
+    case Generation::sm100:
+      return "sm100";
+    default:
+      return "portable";
+  }
+}
+
+}  // namespace
 
 std::optional<std::string> RankEngine::why_not(const Plan& plan) {
   const Attention& attention = plan.scenario.attention;
@@ -100,9 +114,6 @@ std::vector<ItemResult> RankEngine::read_results(const ItemId& id, Stream stream
 }
 
 ByDirection<std::vector<std::string>> RankEngine::item_kernels() const {
-  const auto to_text = [](Generation generation) {
-    return generation == Generation::sm90 ? "sm90" : "portable";
-  };
   const auto tile_text = [](const TileShape& tile) {
     const std::string rows = fmt::format("{}x{}", tile.owned_rows, tile.walked_rows);
     return tile.heads == 1 ? rows : fmt::format("{} of {} heads", rows, tile.heads);
@@ -148,8 +159,7 @@ ByDirection<std::vector<std::string>> RankEngine::item_kernels() const {
 
 std::string RankEngine::generation_text() const {
   for (const ComputeItem& item : plan_.forward.computes) {
-    if (item.num_slices > 0)
-      return forward_generation(shape_of(item)) == Generation::sm90 ? "sm90" : "portable";
+    if (item.num_slices > 0) return to_text(forward_generation(shape_of(item)));
   }
   return "none";
 }
