@@ -10,8 +10,8 @@ namespace cpscope::kernels {
 /// Codes of a head in a row for a kernel that multiplies them.
 inline constexpr int32_t kCodeLanes = 128;
 
-/// How such a kernel reads its rows (kernels/rows/fp8_rows.h): not as codes; Q and K as CodeRows and
-/// V as CodeColumns; K and V as CodeRows; all of a backward's as CodeRows.
+/// How such a kernel reads its rows (kernels/rows/fp8_rows.h): not as codes; Q and K as CodeRows
+/// and V as CodeColumns; K and V as CodeRows; all of a backward's as CodeRows.
 enum class CodeForm { none, turned_values, rows, all_rows };
 
 /// Rows of codes as a map takes them: two as one number of 16 bits.

@@ -82,6 +82,8 @@ class TensorRun {
     if (!is_known) current_cta().fail("no such product of tensor memory", place);
   }
 
+  int32_t columns() const { return columns_; }
+
   void execute() const {
     std::vector<float> a = read_a(), b = read_b();
     for (int32_t row = 0; row < kTensorLanes; ++row) {
@@ -209,21 +211,14 @@ void free_tensor_memory(uint32_t memory, const Place& place) {
 }
 
 void start_tensor_product(const TensorProduct& product, const Place& place) {
-  // Before the product is done, new sums hold no usable data.
-  const TensorRun run(product, place);
-  if (!product.accumulates) {
-    const auto columns = static_cast<int32_t>(product.kind >> 17 & 0x3f) * 8;
-    add_step({product, place});
-    // What is still to be read by steps before stays.
-    if (tensor_state().steps.size() == 1) {
-      for (int32_t lane = 0; lane < kTensorLanes; ++lane) {
-        for (int32_t n = 0; n < columns; ++n)
-          word_at(lane_of(product.d) + lane, column_of(product.d) + n, place) = 0xffffffff;
-      }
-    }
-    return;
-  }
+  const TensorRun run(product, place);  // checks it
   add_step({product, place});
+  // Before the product is done, new sums hold no usable data. What steps before still read stays.
+  if (product.accumulates || tensor_state().steps.size() > 1) return;
+  for (int32_t lane = 0; lane < kTensorLanes; ++lane) {
+    for (int32_t n = 0; n < run.columns(); ++n)
+      word_at(lane_of(product.d) + lane, column_of(product.d) + n, place) = 0xffffffff;
+  }
 }
 
 void commit_tensor_products(uint32_t barrier, const Place& place) {

@@ -71,10 +71,10 @@ struct CodeRows {
   Fp8Type type = Fp8Type::e4m3;
 };
 
-/// The same in E4M3, turned: to: [head][kCodeLanes][columns], a column for each row. Of every 16 columns,
-/// number c holds row c / 4 * 2 + c % 2 + c / 2 % 2 * 8: tensor cores take four adjacent codes of a
-/// row of P from a thread, which holds its numbers 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. Padding, and
-/// columns without a row, are zeros: their weights are, and 0 times NaN is not.
+/// The same in E4M3, turned: to: [head][kCodeLanes][columns], a column for each row. Of every 16
+/// columns, number c holds row c / 4 * 2 + c % 2 + c / 2 % 2 * 8: tensor cores take four adjacent
+/// codes of a row of P from a thread, which holds its numbers 2 t, 2 t + 1, 2 t + 8 and 2 t + 9.
+/// Padding, and columns without a row, are zeros: their weights are, and 0 times NaN is not.
 inline constexpr int32_t kCodeGroup = 16;
 struct CodeColumns {
   DeviceRows from;
