@@ -231,8 +231,6 @@ struct CodeConsumer : StationaryKeys<B> {
     named_barrier_sync(1 + group, kWarpgroupThreads);
     turn_rows<kAsRows>(k, at.turned_keys, group);
     publish_shared_writes();  // the barriers of the first dS cover it
-    // Half a tile behind, one consumer computes while the other one multiplies.
-    if (group == 1 && num_walked == 0) this->wait_for_grads(0);
     bool has_tile = true, has_before = false, closed = false;
     do {
       num_walked = shared_by_warp(num_walked);

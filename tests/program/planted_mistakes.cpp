@@ -425,7 +425,8 @@ std::vector<PlantedMistake> make_mistakes() {
   add("ChunkOfKeysLeftOut", "partial_missing", causal, "",
       by_pairs([](const Wrong& asked, int64_t i, int64_t j) {
         const auto is_chunk_1 = [&slots = asked.plan.layout.slots](const TokenPlace& place) {
-          return place.rank == 1 && place.local_of_slot * 8 < slots.sequences[0].q_slot;
+          if (place.rank != 1 || place.slot < 0) return false;
+          return place.local_of_slot * 8 < slots.sequences[static_cast<size_t>(place.slot)].q_slot;
         };
         const bool is_seen = is_chunk_1(asked.q[i]) || !is_chunk_1(asked.k[j]);
         return asked.is_visible(i, j) && is_seen ? 1.0 : 0.0;
