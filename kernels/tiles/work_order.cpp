@@ -276,14 +276,71 @@ std::vector<int32_t> fill_in_batches(const WorkHeads& heads, const std::vector<D
   return order;
 }
 
+/// How many heads of a causal document begin one after another in the time that a head takes
+/// (fill_staggered): so many that a CTA of a chain begins two hand-overs after the one before, and
+/// no more than have their rows in the cache. 0 where heads that begin together lose less, or where
+/// this has not been measured: documents are not alike, tiles are of one length, or documents are
+/// very short or long.
+int32_t heads_to_stagger(const WorkHeads& heads, const std::vector<Document>& documents,
+                         const TileList& list) {
+  constexpr int64_t kHandOvers = kHopperCtas * 13 / 10 * 2, kItemSteps = 1;  // as in make_batches
+  constexpr int64_t kFewest = 4, kMost = 32;
+  if (heads.heads_walked > 1) return 0;
+  int64_t tiles = 0, walked = 0, longest = 0;
+  const int64_t first = list.tiles[documents.front().front()].num_tiles;
+  for (const Document& document : documents) {
+    const int64_t most = list.tiles[document.front()].num_tiles;
+    if (2 * most < first) return 0;
+    for (const int32_t t : document) walked += list.tiles[t].num_tiles;
+    const auto count = static_cast<int64_t>(document.size());
+    tiles += count;
+    longest += count * most;
+  }
+  if (walked == 0 || 2 * longest < 3 * walked) return 0;  // causal: about twice
+  const int64_t steps = walked + kItemSteps * tiles;
+  const int64_t needed = (kHandOvers * tiles + steps - 1) / steps;
+  const int64_t fitting = heads.cached_rows * tiles / (walked * list.shape.walked_rows);
+  if (needed < kFewest || needed > kMost || 2 * fitting < needed) return 0;
+  return static_cast<int32_t>(std::min(needed, fitting));
+}
+
+/// Begins the heads of a section one after another, each when the one before has begun its share of
+/// a document's tiles: then long and short tiles of several chains are taken in turn. Heads that
+/// begin together come to their short tiles together, which follow each other faster than a chain's
+/// turns do.
+void fill_staggered(int32_t num_heads, int32_t section, size_t num_documents,
+                    const std::vector<int32_t>& order, TileList& list) {
+  struct Place {
+    double begin;  // in tiles of a head
+    WorkItem item;
+  };
+  std::vector<Place> places;
+  const auto num_tiles = static_cast<double>(order.size());
+  const double lag = num_tiles / static_cast<double>(num_documents) / section;
+  for (int32_t head = 0; head < num_heads; ++head) {
+    double begin = head / section * num_tiles + head % section * lag;
+    for (const int32_t t : order) places.push_back({begin++, {t, head}});
+  }
+  std::stable_sort(places.begin(), places.end(),
+                   [](const Place& a, const Place& b) { return a.begin < b.begin; });
+  for (const Place& place : places) list.work.push_back(place.item);
+}
+
 /// Takes chains of all heads, or of a section of heads at a time, and interleaves as many documents
-/// as the number of chains leaves.
-std::vector<int32_t> fill_by_heads(const WorkHeads& heads, bool has_documents,
+/// as the number of chains leaves. staggered: heads_to_stagger.
+std::vector<int32_t> fill_by_heads(const WorkHeads& heads, bool has_documents, int32_t staggered,
                                    const std::vector<Document>& documents, TileList& list) {
-  const int32_t chains = chains_at_once(heads, has_documents, list);
+  const int32_t chains = staggered > 0 ? staggered : chains_at_once(heads, has_documents, list);
   const int32_t section = std::clamp(heads.num_heads, 1, chains);
   const std::vector<int32_t> order =
       take_in_turns(documents, static_cast<size_t>(std::max(1, chains / section)));
+  if (staggered > 0) {
+    // Sections of about this size, all alike.
+    const int32_t sections = std::max(1, (heads.num_heads + section / 2) / section);
+    fill_staggered(heads.num_heads, (heads.num_heads + sections - 1) / sections, documents.size(),
+                   order, list);
+    return order;
+  }
   for (int32_t head = 0; head < heads.num_heads; head += section) {
     for (const int32_t t : order)
       add_to_heads(t, head, std::min(heads.num_heads, head + section), list.work);
@@ -371,9 +428,11 @@ std::vector<int32_t> fill_in_chains(const WorkHeads& heads,
   const std::vector<Document> documents =
       documents_of(std::span(order).first(kept), long_documents, list);
   const bool has_documents = !long_documents.empty() && long_documents.back().begin > 0;
-  const std::vector<int32_t> first = list.walks_by_tile
-                                         ? fill_in_batches(heads, documents, list)
-                                         : fill_by_heads(heads, has_documents, documents, list);
+  const int32_t staggered =
+      order.empty() ? 0 : heads_to_stagger(heads, documents_of(order, long_documents, list), list);
+  const std::vector<int32_t> first =
+      list.walks_by_tile ? fill_in_batches(heads, documents, list)
+                         : fill_by_heads(heads, has_documents, staggered, documents, list);
   std::copy(first.begin(), first.end(), order.begin());
   for (const int32_t t : std::span(order).subspan(kept))
     add_to_heads(t, 0, heads.num_heads, list.work);

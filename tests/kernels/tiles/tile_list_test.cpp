@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -428,6 +429,26 @@ TEST(TileList, TakesSixteenHeadsAtATimeByBlocks) {
     EXPECT_EQ(list.work[i].head < 16, i < 4 * 16) << "item " << i;
 }
 
+TEST(TileList, BeginsHeadsOfACausalDocumentOneAfterAnother) {
+  // The 16 longest of 32 tiles; the short ones of all heads come last.
+  const BandSlice causal{0, 4096, 0, 4096, -4096, 0};
+  const WorkHeads heads{.num_heads = 8, .cached_rows = 40'000};
+  const TileList list =
+      make_tile_list({&causal, 1}, 4096, 4096, heads, {128, 128, true}, TileOwner::keys);
+  std::vector<std::vector<int32_t>> tiles_of(8);
+  std::string begun;  // tiles that the head before has begun when a head begins
+  for (const WorkItem& item : list.work) {
+    std::vector<int32_t>& tiles = tiles_of[static_cast<size_t>(item.head)];
+    if (tiles.empty() && item.head > 0)
+      begun += fmt::format("{} ", tiles_of[static_cast<size_t>(item.head) - 1].size());
+    tiles.push_back(item.tile);
+  }
+  EXPECT_EQ(begun, "3 3 3 3 3 3 3 ");  // two tiles and the one at the same place
+  std::vector<int32_t> in_turn(32);
+  std::iota(in_turn.begin(), in_turn.end(), 0);
+  for (const std::vector<int32_t>& tiles : tiles_of) EXPECT_EQ(tiles, in_turn);
+}
+
 TEST(TileList, TakesFewerHeadsAtATimeByBlocksWhereThatTakesLong) {
   const auto heads_at_once = [](int32_t rows, bool is_causal) {
     const BandSlice slice{0, rows, 0, rows, -rows, is_causal ? 0 : rows};
@@ -437,7 +458,7 @@ TEST(TileList, TakesFewerHeadsAtATimeByBlocksWhereThatTakesLong) {
     while (list.work[static_cast<size_t>(heads)].head == heads) ++heads;
     return heads;
   };
-  EXPECT_EQ(heads_at_once(8192, true), 16);
+  EXPECT_EQ(heads_at_once(4096, false), 16);
   EXPECT_EQ(heads_at_once(16384, true), 8);
   EXPECT_EQ(heads_at_once(16384, false), 4);
   // Documents are shorter than all of them together.

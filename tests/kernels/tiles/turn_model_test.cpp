@@ -19,6 +19,7 @@ struct DocumentBatch {
   bool is_causal = false;
   int32_t kv_heads = 16;
   int32_t group = 1;  // query heads of a KV head
+  int32_t head_dim = 128;
 };
 
 TileList list_of_batch(const DocumentBatch& batch) {
@@ -29,8 +30,10 @@ TileList list_of_batch(const DocumentBatch& batch) {
     slices.push_back({begin, end, begin, end, -length, batch.is_causal ? 0 : length});
     begin = end;
   }
-  return make_tile_list(slices, begin, begin, {batch.kv_heads, batch.group, 1, 20'000'000 / 1024},
-                        {128, 64, true}, TileOwner::keys);
+  const int32_t walked_rows = batch.head_dim == 64 ? 128 : 64;
+  return make_tile_list(slices, begin, begin,
+                        {batch.kv_heads, batch.group, 1, 20'000'000 / (8 * batch.head_dim)},
+                        {128, walked_rows, true}, TileOwner::keys);
 }
 
 TurnTimes times_of(const DocumentBatch& batch, const TurnCosts& costs = {}, int num_ctas = kCtas) {
@@ -79,7 +82,10 @@ TEST(TurnModel, LosesLittleToTurnsInTheOrderOfOurs) {
       {"16384 causal", {{16384}, true}, 1.04},
       {"16384", {{16384}, false}, 1.05},
       {"16384 causal, 4 heads", {{16384}, true, 4}, 1.14},
-      {"4 x 4096 causal", {std::vector<int32_t>(4, 4096), true}, 1.12},
+      {"4 x 4096 causal", {std::vector<int32_t>(4, 4096), true}, 1.08},
+      {"2 x 8192 causal", {std::vector<int32_t>(2, 8192), true}, 1.06},
+      {"4 x 4096 causal, head_dim 64", {std::vector<int32_t>(4, 4096), true, 32, 1, 64}, 1.13},
+      {"16384 causal, head_dim 64", {{16384}, true, 32, 1, 64}, 1.06},
       {"4 x 4096", {std::vector<int32_t>(4, 4096), false}, 1.08},
       {"16 x 1024 causal", {std::vector<int32_t>(16, 1024), true}, 1.22},
       {"16 x 1024", {std::vector<int32_t>(16, 1024), false}, 1.17},
