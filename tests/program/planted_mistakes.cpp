@@ -424,9 +424,8 @@ std::vector<PlantedMistake> make_mistakes() {
       "cp_size = 4");
   add("ChunkOfKeysLeftOut", "partial_missing", causal, "",
       by_pairs([](const Wrong& asked, int64_t i, int64_t j) {
-        const auto is_chunk_1 = [&slots = asked.plan.layout.slots](const TokenPlace& place) {
-          if (place.rank != 1 || place.slot < 0) return false;
-          return place.local_of_slot * 8 < slots.sequences[static_cast<size_t>(place.slot)].q_slot;
+        const auto is_chunk_1 = [&slots = asked.plan.layout.slots.sequences](const TokenPlace& at) {
+          return at.rank == 1 && at.slot >= 0 && at.local_of_slot * 8 < slots[at.slot].q_slot;
         };
         const bool is_seen = is_chunk_1(asked.q[i]) || !is_chunk_1(asked.k[j]);
         return asked.is_visible(i, j) && is_seen ? 1.0 : 0.0;
