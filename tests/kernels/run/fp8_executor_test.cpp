@@ -230,10 +230,12 @@ TEST(CudaFp8, IsRejectedWithTheScalesOfAnotherStep) {
 /// True if the answers of some order of threads are not the walker's.
 bool is_seen(Executor& executor, const Fp8& fp8, kernels::emulator::Fault fault, int32_t line = 0,
              int32_t head_dim = 40) {
+  // Of a fault all but one wait are seen in the first three orders, that one in the ninth.
+  const uint64_t num_orders = fault == kernels::emulator::Fault::none ? 5 : 20;
   Scenario scenario = fp8_scenario_of("p2p", fp8, head_dim);
   scenario.parallel.layout = LayoutKind::contiguous;
   bool is_wrong = false;
-  for (uint64_t seed = 1; seed <= 5 && !is_wrong; ++seed) {
+  for (uint64_t seed = 1; seed <= num_orders && !is_wrong; ++seed) {
     kernels::emulator::settings() = {.seed = seed, .fault = fault, .fault_line = line};
     const auto run = run_graded_on(executor, scenario);
     kernels::emulator::settings() = {};
