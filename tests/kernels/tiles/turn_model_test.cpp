@@ -67,6 +67,21 @@ TEST(TurnModel, NeverStopsWhateverTheNumberOfCtas) {
   }
 }
 
+TEST(TurnModel, NeverStopsWhereHeadsBeginOneAfterAnother) {
+  for (const int32_t head_dim : {64, 128}) {
+    for (const std::vector<int32_t>& lengths :
+         {std::vector<int32_t>{4096}, {2500, 2048, 2300}, {5000, 40, 3000, 4500}}) {
+      for (const int32_t heads : {1, 3, 7, 20}) {
+        const DocumentBatch batch{lengths, true, heads, 1, head_dim};
+        for (const int num_ctas : {1, 3, kCtas}) {
+          EXPECT_FALSE(times_of(batch, {}, num_ctas).is_stuck)
+              << fmt::format("{} rows first, {} heads, {} CTAs", lengths[0], heads, num_ctas);
+        }
+      }
+    }
+  }
+}
+
 TEST(TurnModel, SeesTurnsThatNobodyPasses) {
   TileList list = list_of_batch({{512}, false, 1});
   list.turns[1].turn += 1;
