@@ -4,6 +4,7 @@
 #include "kernels/attention/fp8_numbers.h"
 #include "kernels/attention/gradient_dims.h"
 #include "kernels/attention/gradient_tiles.h"
+#include "kernels/attention/key_part_sums.h"
 #include "kernels/attention/packed_heads.h"
 #include "kernels/device/fp8_values.h"
 #include "kernels/device/launch.h"
@@ -22,15 +23,15 @@
 // 256): all warps hold the tile's 16 or 32 rows, query rows times heads, as operands in registers.
 // Each warp streams its own 16 keys (32 at head_dim 64) of every tile through three buffers (two at
 // 192) of its own by asynchronous copies, so that no warp waits for another one before the end of
-// the item; then the warps' sums are merged. Where a tile's keys are cut into parts, sums go to
-// memory, and the CTA that ends last adds up those of all parts, always in the order of the keys.
+// the item; then the warps' sums are merged. Where a tile's keys are cut into parts, their sums go
+// to memory, and a second kernel adds them up (key_part_sums.h).
 //
 // Shared memory: 96 KiB (head_dim up to 128, 256), 80 KiB (192 / 128), so that two CTAs fit an SM
 // of sm_90. Registers and spills: tests/kernels/device/ptxas_limits.txt. Numbers: products in T,
 // sums in fp32, softmax in base 2 and fp32, weights rounded to T before the product with V.
 // Accuracy: as attention_forward. Sources: FlashAttention-2 (arXiv:2307.08691), alg. 1; parts of
 // the keys: Flash-Decoding (Dao et al., 2023); rows of several heads in a tile: FlashAttention's
-// pack_gqa. Streams of single warps, and the merge by the CTA that ends last, are our own.
+// pack_gqa. Streams of single warps are our own.
 //
 // fp8, one scale a tensor: K and V are read as E4M3 codes, 128 bytes a row of a head, six buffers.
 // Tensor cores multiply fp16 numbers of the same values, which is exact; weights are cast to E4M3
@@ -78,9 +79,11 @@ class DecodeItem {
     running_.clear();
   }
 
-  /// All threads of the CTA call it together.
-  __device__ __forceinline__ void run() {
+  /// All threads of the CTA call it together. draw: of for_each_work_item.
+  template <class Draw>
+  __device__ __forceinline__ void run(const Draw& draw) {
     stream_keys();
+    draw();
     // All warps are done with their streams, whose memory is used again.
     copy_async_wait<0>();
     __syncthreads();
@@ -337,9 +340,10 @@ __global__ void __launch_bounds__(DecodeTiles<Instance, kStackCount>::kThreads, 
   const DeviceTiles& tiles = params.launch.query_tiles;
   tell_begun(tiles.begun);
   auto* fetched = reinterpret_cast<int32_t*>(dynamic_shared());
-  for_each_work_item(params.launch.counter, tiles.num_work, fetched, [&](int32_t work) {
-    DecodeItem<Instance, kStackCount>(params, dynamic_shared(), tiles.work[work]).run();
-  });
+  for_each_work_item(
+      params.launch.counter, tiles.num_work, fetched, [&](int32_t work, const auto& draw) {
+        DecodeItem<Instance, kStackCount>(params, dynamic_shared(), tiles.work[work]).run(draw);
+      });
 }
 
 constexpr int32_t kRowsOfStack = 16;
@@ -436,6 +440,7 @@ void launch_decode_forward(const ForwardLaunch& launch, Stream stream) {
     Grid grid(std::min(resident, launch.query_tiles.num_work));
     grid.per_sm = kCtasPerSm;
     launch_kernel(kKernel, grid, Tiles::kThreads, Tiles::kSharedBytes, stream, params);
+    launch_key_part_sums<Tiles>(params, stream);
     return 0;
   });
 }

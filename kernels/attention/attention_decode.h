@@ -4,7 +4,8 @@
 #include "kernels/device/device.h"
 
 /// Forward of compute items whose query rows see many keys that few other rows see, as in a decode
-/// step: inputs of 16 bits, or codes of 8, any tensor core since sm_80. Its time is that of reading K and V once.
+/// step: inputs of 16 bits, or codes of 8, any tensor core since sm_80. Its time is that of reading
+/// K and V once.
 namespace cpscope::kernels {
 
 /// True if this kernel is the one for the shape, in every generation: few rows, and many keys. It

@@ -220,10 +220,13 @@ template <class Instance>
 __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     attention_forward(const __grid_constant__ ForwardLaunch launch) {
   auto* fetched = reinterpret_cast<int32_t*>(dynamic_shared());
-  for_each_work_item(launch.counter, launch.query_tiles.num_work, fetched, [&](int32_t work) {
-    ForwardWarp<Instance>(launch, shared_address(dynamic_shared()), launch.query_tiles.work[work])
-        .run();
-  });
+  for_each_work_item(launch.counter, launch.query_tiles.num_work, fetched,
+                     [&](int32_t work, const auto& draw) {
+                       draw();
+                       ForwardWarp<Instance>(launch, shared_address(dynamic_shared()),
+                                             launch.query_tiles.work[work])
+                           .run();
+                     });
 }
 
 }  // namespace

@@ -55,6 +55,9 @@ struct DeviceTiles {
   bool walks_by_tile = false;
   int32_t group_parts = 1;
   const KeyPart* parts = nullptr;  // [tile], or nullptr: every tile has all keys
+  const int32_t* cut_tiles = nullptr;
+  int32_t num_cut_tiles = 0;
+  int32_t most_parts = 1;  // of a tile
   // Only the Hopper forward and the fused backward use these.
   Arrivals arrivals;
   Begun begun;
@@ -64,11 +67,10 @@ struct DeviceTiles {
 /// the dtype; lse: fp32 [row, head], natural log, at row * lse_row_stride + head. Every row of
 /// every head is written: rows without a visible key get 0 and -inf. max_logit: fp32 [local head],
 /// raised to the largest visible logit after scale and cap (the caller starts it at -inf). counter:
-/// one int32, 0 at the start of the launch and at its end. parts, parts_done (decode, where tiles
-/// are cut into parts of their keys): workspace, and counters that are 0 at the start of the launch
-/// and at its end (attention_decode.h). merges (Hopper and decode, out in fp32): out and lse hold
-/// the result for other keys before, and that for all keys afterwards. rounds: the merged values
-/// are then rounded to the dtype.
+/// one int32, 0 at the start of the launch and at its end. parts: workspace, where tiles are cut
+/// into parts of their keys (key_part_sums.h). merges (Hopper and decode, out in fp32): out and lse
+/// hold the result for other keys before, and that for all keys afterwards. rounds: the merged
+/// values are then rounded to the dtype.
 struct ForwardLaunch {
   AttentionShape shape;
   DeviceRows q, k, v;
@@ -80,7 +82,6 @@ struct ForwardLaunch {
   DeviceTiles query_tiles;
   int32_t* counter = nullptr;
   float* parts = nullptr;
-  int32_t* parts_done = nullptr;
   bool merges = false;
   bool rounds = false;
   const ScoreTermRows* terms = nullptr;  // in host memory, read by the call

@@ -13,16 +13,13 @@
 #include <type_traits>
 
 /// The end of a work item whose tile holds several heads of a query row, as in the forwards of
-/// decode steps and of latent attention: sums of a CTA's warps, and of all parts of the keys, are
-/// merged and written.
+/// decode steps and of latent attention: sums of a CTA's warps are merged, and results written; or,
+/// where the item has a part of the keys, its sums (key_part_sums.h).
 namespace cpscope::kernels::device {
 
 /// Elements of a row of sums of P V: two more follow in memory, and rows begin in different banks.
-constexpr int sum_lanes(int head_dim_v) { return head_dim_v + 4; }
-
-/// Most sums that one CTA adds up at a time: parts of a bundle, or bundles.
-inline constexpr int kPartsTogether = std::max(kPartsOfBundle, kPartCounters - 1);
-static_assert(kPartsTogether <= 32, "one of each thread lane");
+template <int kHeadDimV>
+inline constexpr int kSumLanesOf = kHeadDimV + 4;
 
 /// Tiles and shared memory of a kernel that is compiled for a GradientInstance, of codes if its T
 /// is E4m3; kStackCount: stacks of 16 rows in a stationary tile.
@@ -46,20 +43,18 @@ struct DecodeTiles {
   static constexpr int kBuffers = kHasCodes ? 6 : kQk > 128 && kQk <= 192 ? 2 : 3;
 
   // Byte offsets into the shared memory.
-  static constexpr int kStreams = 128;  // the next work item and the end of parts come first
+  static constexpr int kStreams = 128;  // the next work item comes first
   static constexpr int kKeyBytes = kWarpKeys * kQk * kElementBytes;
   static constexpr int kBufferBytes = kKeyBytes + kWarpKeys * kV * kElementBytes;
   static constexpr int kStreamBytes = kBuffers * kBufferBytes;  // of a warp
 
   // After the stream: the warps' sums, then what is known of each row.
-  static constexpr int kSumLanes = sum_lanes(kV);
+  static constexpr int kSumLanes = kSumLanesOf<kV>;
   static constexpr int kSums = kStreams;  // fp32 [warp][row][kSumLanes]
   static constexpr int kNotes = kSums + kWarps * kRows * kSumLanes * 4;  // [warp][row] of RowSum
   static constexpr int kEnds = kNotes + kWarps * kRows * 8;              // [row] of RowEnd
-  static constexpr int kFactors = kEnds + kRows * 12;  // of parts, fp32 [row][kPartsTogether]
-  static constexpr int kFactorBytes = kRows * kPartsTogether * 4;
   static constexpr int kSharedBytes =
-      std::max(kStreams + kWarps * kStreamBytes, kFactors + kFactorBytes);
+      std::max(kStreams + kWarps * kStreamBytes, kEnds + kRows * 12);
   static_assert(kSharedBytes <= 99 * 1024, "sm_86 and sm_89 have no more for a CTA");
 };
 
@@ -104,6 +99,69 @@ struct DecodeParams {
   float logit_factor = 1.0f, weight_factor = 1.0f;
 };
 
+/// Rows of a part in memory: fp32 [part][group of heads][row of the tile][kV sums, the largest
+/// logit, the sum]. lanes: kSumLanesOf.
+__device__ __forceinline__ float* part_row(const DecodeParams& params, int32_t lanes, int32_t slot,
+                                           int32_t group, int32_t row) {
+  const int32_t num_groups = params.launch.shape.num_heads / params.heads;
+  const int64_t rows_of_part = int64_t{params.tile_rows} * params.heads;
+  return params.launch.parts + ((int64_t{slot} * num_groups + group) * rows_of_part + row) * lanes;
+}
+
+/// Writes a row's lse, raises max_logit, and finds its factors. query, head: local.
+__device__ __forceinline__ RowEnd finish_row(const DecodeParams& params, int32_t query,
+                                             int32_t head, const RowSum& note) {
+  const ForwardLaunch& launch = params.launch;
+  const bool is_empty = note.sum == 0.0f;
+  float lse = is_empty ? -kInfinity : (note.largest + log2f(note.sum)) * kLn2;
+  float* const place = launch.lse + query * launch.lse_row_stride + head;
+  RowEnd end;
+  end.factor = is_empty ? 0.0f : params.value_factor / note.sum;
+  if (launch.merges) {
+    const MergeWeights weights(*place, lse);
+    end.before = weights.before;
+    end.added = weights.added;
+    lse = weights.lse;
+  }
+  *place = lse;
+  // A NaN in the sum shows a NaN among the scores; fmaxf would hide it.
+  if (launch.max_logit != nullptr && !is_empty)
+    atomic_max(launch.max_logit + head, note.sum == note.sum ? note.largest * kLn2 : NAN);
+  return end;
+}
+
+/// Writes four numbers of a row of results, from its sums; T: the dtype.
+template <class T>
+__device__ __forceinline__ void store_row_four(const DecodeParams& params, int32_t query,
+                                               int32_t head, int32_t lane, const float* sums,
+                                               const RowEnd& end) {
+  const ForwardLaunch& launch = params.launch;
+  if (lane >= (launch.shape.head_dim_v + 7) / 8 * 8) return;
+  const int64_t place = query * launch.out.row_stride + head * launch.out.head_stride + lane;
+  float values[4];
+#pragma unroll
+  for (int e = 0; e < 4; ++e) values[e] = sums[e] * end.factor;
+  if (params.out_scale != 0.0f) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      values[e] = scale_to_fp8(Fp8Type::e4m3, values[e], params.out_scale) / params.out_scale;
+  }
+  if (launch.out_element != Dtype::fp32) {
+    auto* to = reinterpret_cast<uint32_t*>(static_cast<T*>(launch.out.data) + place);
+    to[0] = pack<T>(values[0], values[1]);
+    to[1] = pack<T>(values[2], values[3]);
+    return;
+  }
+  float* to = static_cast<float*>(launch.out.data) + place;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    if (launch.merges) values[e] = merge_values(to[e], end.before, values[e], end.added);
+    if (launch.rounds) values[e] = to_float(from_float<T>(values[e]));
+  }
+  store_pair(to, values[0], values[1]);
+  store_pair(to + 2, values[2], values[3]);
+}
+
 /// The rows of one CTA's work item, query rows times heads, and their sums in the shared memory and
 /// in the workspace. All threads of the CTA call its functions together.
 template <class Tiles>
@@ -145,10 +203,19 @@ class DecodeRows {
     if constexpr (Tiles::kSumSets > 1) merge_sets();
     const KeyPart part =
         launch_.query_tiles.parts == nullptr ? KeyPart{} : launch_.query_tiles.parts[item_.tile];
-    if (part.count > 1 && !add_parts(part)) return;
-    finish_rows();
+    if (part.count > 1) {
+      store_sums(part.first_slot + part.index);
+      return;
+    }
+    if (thread() < num_rows_) {
+      ends()[thread()] =
+          finish_row(params_, query_of(thread()), head_of(thread()), notes_of(0)[thread()]);
+    }
     __syncthreads();
-    store_rows();
+    for_four_lanes([&](int32_t row, int32_t lane) {
+      store_row_four<T>(params_, query_of(row), head_of(row), lane, sums_of(0, row) + lane,
+                        ends()[row]);
+    });
   }
 
  private:
@@ -156,10 +223,6 @@ class DecodeRows {
 
   __device__ __forceinline__ RowEnd* ends() const {
     return reinterpret_cast<RowEnd*>(shared_ + Tiles::kEnds);
-  }
-
-  __device__ __forceinline__ float* factors_of(int32_t row) const {
-    return reinterpret_cast<float*>(shared_ + Tiles::kFactors) + row * kPartsTogether;
   }
 
   /// Calls visit(row, lane) for every row and every fourth lane, each in the same thread every
@@ -206,154 +269,20 @@ class DecodeRows {
     }
   }
 
-  /// Rows of a part in memory: fp32 [row of the tile][kV sums, the largest logit, the sum].
-  __device__ __forceinline__ float* part_row(int32_t slot, int32_t row) const {
-    const int32_t num_groups = launch_.shape.num_heads / params_.heads;
-    const int64_t rows_of_part = int64_t{params_.tile_rows} * params_.heads;
-    return launch_.parts +
-           ((int64_t{slot} * num_groups + item_.head) * rows_of_part + row) * Tiles::kSumLanes;
-  }
-
-  /// Adds this part's sums to those of the others, by bundles, so that no CTA reads all of them.
-  /// True in the CTA that ends last, which then has the sums of all keys.
-  __device__ __forceinline__ bool add_parts(const KeyPart& part) const {
-    const int32_t bundle = part.index / kPartsOfBundle, first = bundle * kPartsOfBundle;
-    const int32_t bundles = (part.count + kPartsOfBundle - 1) / kPartsOfBundle;
-    const int32_t size = part.count - first < kPartsOfBundle ? part.count - first : kPartsOfBundle;
-    store_sums(part.first_slot + part.index);
-    if (!ends_last(part, 1 + bundle, size)) return false;
-    load_sums(part.first_slot + first, 1, size);
-    if (bundles == 1) return true;
-    store_sums(part.first_slot + first);
-    if (!ends_last(part, 0, bundles)) return false;
-    load_sums(part.first_slot, kPartsOfBundle, bundles);
-    return true;
-  }
-
   __device__ __forceinline__ void store_sums(int32_t slot) const {
+    const auto place_of = [&](int32_t row) {
+      return part_row(params_, Tiles::kSumLanes, slot, item_.head, row);
+    };
     for_four_lanes([&](int32_t row, int32_t lane) {
       const float* from = sums_of(0, row) + lane;
-      float* to = part_row(slot, row) + lane;
+      float* to = place_of(row) + lane;
       store_pair(to, from[0], from[1]);
       store_pair(to + 2, from[2], from[3]);
     });
     if (thread() < num_rows_) {
       const RowSum& note = notes_of(0)[thread()];
-      store_pair(part_row(slot, thread()) + Tiles::kV, note.largest, note.sum);
+      store_pair(place_of(thread()) + Tiles::kV, note.largest, note.sum);
     }
-  }
-
-  /// True in the CTA that is the last one of `count` to come here; counter: of kPartCounters.
-  __device__ __forceinline__ bool ends_last(const KeyPart& part, int32_t counter,
-                                            int32_t count) const {
-    auto* const is_last = reinterpret_cast<int32_t*>(shared_) + 2;
-    fence_device();
-    __syncthreads();
-    if (thread() == 0) {
-      const int32_t num_groups = launch_.shape.num_heads / params_.heads;
-      int32_t* const done = launch_.parts_done +
-                            (int64_t{part.counter} * num_groups + item_.head) * kPartCounters +
-                            counter;
-      const bool has_all = atomic_add(done, 1) == count - 1;
-      if (has_all) *done = 0;  // for the next launch
-      *is_last = has_all ? 1 : 0;
-    }
-    __syncthreads();
-    fence_device();
-    return *is_last != 0;
-  }
-
-  /// Adds up sums in memory, every `stride`th slot, in an order that is always the same. Many loads
-  /// are in flight at once: each takes as long as a streamed tile.
-  __device__ __forceinline__ void load_sums(int32_t first_slot, int32_t stride,
-                                            int32_t count) const {
-    for (int32_t row = thread() / 32; row < num_rows_; row += Tiles::kWarps) {
-      const int32_t index = thread() % 32;
-      RowSum note;
-      if (index < count) {
-        const float* from = part_row(first_slot + index * stride, row) + Tiles::kV;
-        note = {from[0], from[1]};
-      }
-      RowSum whole = note;
-#pragma unroll
-      for (int mask = 16; mask > 0; mask /= 2)
-        whole = join(whole, {shuffle_xor(whole.largest, mask), shuffle_xor(whole.sum, mask)});
-      if (index == 0) notes_of(0)[row] = whole;
-      if (index < count) factors_of(row)[index] = rescale(note.largest, whole.largest);
-    }
-    __syncthreads();
-    for_four_lanes([&](int32_t row, int32_t lane) {
-      float sums[4] = {};
-#pragma unroll 8
-      for (int32_t i = 0; i < count; ++i) {
-        const float factor = factors_of(row)[i];
-        const FourFloats four =
-            *reinterpret_cast<const FourFloats*>(part_row(first_slot + i * stride, row) + lane);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sums[e] = fmaf(four.values[e], factor, sums[e]);
-      }
-      float* to = sums_of(0, row) + lane;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) to[e] = sums[e];
-    });
-  }
-
-  /// Writes lse, raises max_logit, and finds the factors of every row.
-  __device__ __forceinline__ void finish_rows() const {
-    const int32_t row = thread();
-    if (row >= num_rows_) return;
-    const RowSum note = notes_of(0)[row];
-    const bool is_empty = note.sum == 0.0f;
-    float lse = is_empty ? -kInfinity : (note.largest + log2f(note.sum)) * kLn2;
-    float* const place = launch_.lse + query_of(row) * launch_.lse_row_stride + head_of(row);
-    RowEnd end;
-    end.factor = is_empty ? 0.0f : params_.value_factor / note.sum;
-    if (launch_.merges) {
-      const MergeWeights weights(*place, lse);
-      end.before = weights.before;
-      end.added = weights.added;
-      lse = weights.lse;
-    }
-    *place = lse;
-    ends()[row] = end;
-    // A NaN in the sum shows a NaN among the scores; fmaxf would hide it.
-    if (launch_.max_logit != nullptr && !is_empty)
-      atomic_max(launch_.max_logit + head_of(row),
-                 note.sum == note.sum ? note.largest * kLn2 : NAN);
-  }
-
-  __device__ __forceinline__ void store_rows() const {
-    const int32_t lanes = (launch_.shape.head_dim_v + 7) / 8 * 8;
-    const bool is_narrow = launch_.out_element != Dtype::fp32;
-    for_four_lanes([&](int32_t row, int32_t lane) {
-      if (lane >= lanes) return;
-      const int64_t place =
-          query_of(row) * launch_.out.row_stride + head_of(row) * launch_.out.head_stride + lane;
-      const RowEnd end = ends()[row];
-      const float* from = sums_of(0, row) + lane;
-      float values[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) values[e] = from[e] * end.factor;
-      if (params_.out_scale != 0.0f) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-          values[e] = scale_to_fp8(Fp8Type::e4m3, values[e], params_.out_scale) / params_.out_scale;
-      }
-      if (is_narrow) {
-        auto* to = reinterpret_cast<uint32_t*>(static_cast<T*>(launch_.out.data) + place);
-        to[0] = pack<T>(values[0], values[1]);
-        to[1] = pack<T>(values[2], values[3]);
-        return;
-      }
-      float* to = static_cast<float*>(launch_.out.data) + place;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (launch_.merges) values[e] = merge_values(to[e], end.before, values[e], end.added);
-        if (launch_.rounds) values[e] = to_float(from_float<T>(values[e]));
-      }
-      store_pair(to, values[0], values[1]);
-      store_pair(to + 2, values[2], values[3]);
-    });
   }
 
   const DecodeParams& params_;

@@ -25,14 +25,8 @@ inline int64_t part_bytes(const AttentionShape& shape, const TileList& list, int
   return rows * sums * int64_t{sizeof(float)};
 }
 
-/// The sums of a tile's parts are added up by bundles of this many, and then the bundles.
-inline constexpr int32_t kPartsOfBundle = 12;
-/// Counters of a tile that is cut: of its bundles, and of the parts of each.
-inline constexpr int32_t kPartCounters = 1 + (kMostKeyParts + kPartsOfBundle - 1) / kPartsOfBundle;
-
-/// Number of the launch's `parts_done`.
-inline int64_t num_part_counters(const AttentionShape& shape, const TileList& list) {
-  return int64_t{list.num_cut_tiles} * (shape.num_heads / list.shape.heads) * kPartCounters;
-}
+/// Parts of a tile's keys that a team of threads has to add up before there are more teams
+/// (key_part_sums.h).
+inline constexpr int32_t kPartsOfTeam = 8;
 
 }  // namespace cpscope::kernels

@@ -15,10 +15,12 @@ __device__ __forceinline__ void tell_begun(const Begun& begun) {
     publish_to_system(begun.flag, begun.value);
 }
 
-/// Calls compute(number) for the work items that fall to this CTA, until none of `num_work` is
-/// left: first the one of its own number, then what it fetches from `counter`. There are at least
-/// as many items as CTAs. `fetched`: two numbers in shared memory. All threads of the CTA call it
-/// together.
+/// Calls compute(number, draw) for the work items that fall to this CTA, until none of `num_work`
+/// is left: first the one of its own number, then what it fetches from `counter`. compute calls
+/// draw() once, which decides the next item; the number is there a memory access later. Items of
+/// different lengths must be drawn near the end of the one before, or a CTA with a long item takes
+/// another one while CTAs with short ones have none. There are at least as many items as CTAs.
+/// `fetched`: two numbers in shared memory. All threads of the CTA call it together.
 template <class Compute>
 __device__ __forceinline__ void for_each_work_item(int32_t* counter, int32_t num_work,
                                                    int32_t* fetched, const Compute& compute) {
@@ -31,10 +33,10 @@ __device__ __forceinline__ void for_each_work_item(int32_t* counter, int32_t num
       if (threadIdx.x == 0 && in_vain == num_ctas - 1) *counter = 0;
       return;
     }
-    // Fetched now, so that the result is there when this item is done.
     int32_t drawn = 0;
-    if (threadIdx.x == 0) drawn = num_ctas + atomic_add(counter, 1);
-    compute(work);
+    compute(work, [&] {
+      if (threadIdx.x == 0) drawn = num_ctas + atomic_add(counter, 1);
+    });
     if (threadIdx.x == 0) fetched[turn] = drawn;
     // All warps are done with the shared memory, and see the next item.
     __syncthreads();

@@ -110,7 +110,7 @@ TileShape key_gradient_tile_shape(Generation generation, const AttentionShape& s
 }
 
 int64_t forward_part_bytes(const AttentionShape& shape, const TileList& list) {
-  if (list.num_cut_tiles == 0) return 0;
+  if (list.cut_tiles.empty()) return 0;
   return shape.is_latent ? hopper_latent_part_bytes(shape, list) : decode_part_bytes(shape, list);
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/dispatch/tiles_on_device.h"
 
+#include <algorithm>
+
 namespace cpscope::kernels {
 
 TilesOnDevice::TilesOnDevice(const TileList& list, Stream stream)
@@ -11,7 +13,8 @@ TilesOnDevice::TilesOnDevice(const TileList& list, Stream stream)
       unopened_(to_device(list.unopened, stream)),
       unclosed_(to_device(list.unclosed, stream)),
       gaps_(to_device(list.gaps, stream)),
-      parts_(to_device(list.parts, stream)) {
+      parts_(to_device(list.parts, stream)),
+      cut_tiles_(to_device(list.cut_tiles, stream)) {
   view_.ranges = ranges_.as<KeyRange>();
   view_.tiles = tiles_.as<OwnedTile>();
   view_.runs = runs_.as<TileRun>();
@@ -26,7 +29,11 @@ TilesOnDevice::TilesOnDevice(const TileList& list, Stream stream)
   view_.gaps = gaps_.as<uint32_t>();
   view_.walks_by_tile = list.walks_by_tile;
   view_.group_parts = list.group_parts;
-  if (list.num_cut_tiles > 0) view_.parts = parts_.as<KeyPart>();
+  if (list.cut_tiles.empty()) return;
+  view_.parts = parts_.as<KeyPart>();
+  view_.cut_tiles = cut_tiles_.as<int32_t>();
+  view_.num_cut_tiles = static_cast<int32_t>(list.cut_tiles.size());
+  for (const KeyPart& part : list.parts) view_.most_parts = std::max(view_.most_parts, part.count);
 }
 
 int64_t TilesOnDevice::bytes_of(const TileList& list) {
@@ -35,7 +42,7 @@ int64_t TilesOnDevice::bytes_of(const TileList& list) {
   };
   return bytes(list.ranges) + bytes(list.tiles) + bytes(list.runs) + bytes(list.work) +
          bytes(list.turns) + bytes(list.unopened) + bytes(list.unclosed) + bytes(list.gaps) +
-         bytes(list.parts);
+         bytes(list.parts) + bytes(list.cut_tiles);
 }
 
 }  // namespace cpscope::kernels

@@ -20,7 +20,8 @@ class TilesOnDevice {
   static int64_t bytes_of(const TileList& list);
 
  private:
-  DeviceMemory ranges_, tiles_, runs_, work_, turns_, unopened_, unclosed_, gaps_, parts_;
+  DeviceMemory ranges_, tiles_, runs_, work_, turns_, unopened_, unclosed_, gaps_, parts_,
+      cut_tiles_;
   DeviceTiles view_;
 };
 

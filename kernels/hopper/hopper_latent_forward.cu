@@ -1,4 +1,5 @@
 #include "kernels/attention/decode_rows.h"
+#include "kernels/attention/key_part_sums.h"
 #include "kernels/attention/packed_heads.h"
 #include "kernels/device/launch.h"
 #include "kernels/device/work_items.h"
@@ -23,7 +24,7 @@
 //   0: S0, largest m0 ->; O += P0 V0; <- m1, P1; P0 exp(m0 - m1) ->; O += P1 V1
 //   1: S1; <- m0; m1 = max(m0, S1), P1 ->; O += P1 V1; <- P0; O += P0 V0
 // A half of a tile is loaded again by the warpgroup that has just read it. Where a tile's keys are
-// cut into parts, the CTA that ends last adds them up.
+// cut into parts, a second kernel adds up their sums (key_part_sums.h).
 //
 // Shared memory: 226 KiB; the last 64 elements of Q are kept in registers, and P1 takes their
 // place. Registers and spills: tests/kernels/device/ptxas_limits.txt. Numbers: as attention_decode;
@@ -58,8 +59,8 @@ struct LatentTiles {
   static constexpr int kLastPanel = kPanels - 1;   // the one behind V
   static constexpr int kHalfPanels = kV / kBoxLanes / kWarpgroups;
 
-  // Byte offsets into the shared memory, from a multiple of 1024 on. The next work item and the end
-  // of parts come first.
+  // Byte offsets into the shared memory, from a multiple of 1024 on. The next work item comes
+  // first.
   static constexpr int kTops = 128;    // fp32 [warpgroup][row], the largest logits, then sums
   static constexpr int kLoaded = 704;  // barriers [buffer][half of V's elements]
   static constexpr int kLoads = 2 * kWarpgroups;
@@ -71,13 +72,12 @@ struct LatentTiles {
   static constexpr int kStreamEnd = kWeights + kPanelBytes;
 
   // After the stream, as DecodeTiles has it.
-  static constexpr int kSumLanes = sum_lanes(kV);
+  static constexpr int kSumLanes = kSumLanesOf<kV>;
   static constexpr int kSums = kQueries;
   static constexpr int kNotes = kSums + kRows * kSumLanes * 4;
   static constexpr int kEnds = kNotes + kRows * 8;
-  static constexpr int kFactors = kEnds + kRows * 12;
   static constexpr int kSharedBytes =
-      1024 + std::max(kStreamEnd, kFactors + kRows * kPartsTogether * 4);
+      1024 + std::max(kStreamEnd, kEnds + kRows * int{sizeof(RowEnd)});
   static_assert(kTops + kWarpgroups * kRows * 4 <= kLoaded && kSignals + 3 * 8 <= kQueries);
   static_assert(kSharedBytes <= kMaxSharedBytes);
 };
@@ -106,6 +106,7 @@ class LatentItem {
   static constexpr int kSteps = Tiles::kQk / 16;
   using Running = RunningRows<T, 1, kElements>;
   using Scores = float[1][kKeys / 8][4];
+  using Walk = TileWalk<Tiles::kWalkedRows>;
 
   __device__ __forceinline__ LatentItem(const LatentParams& params, uint8_t* shared,
                                         const WorkItem& item, LoadPhases& phases)
@@ -120,15 +121,24 @@ class LatentItem {
     running_.clear();
   }
 
-  /// All threads of the CTA call it together.
-  __device__ __forceinline__ void run() {
+  /// All threads of the CTA call it together. draw: of for_each_work_item.
+  template <class Draw>
+  __device__ __forceinline__ void run(const Draw& draw) {
+    publish_shared_writes();  // of the item before, whose memory is loaded again
+    __syncthreads();
+    Walk walk(launch_.query_tiles.runs + rows_.tile().first_run, rows_.tile().num_runs, 0, 1);
+    const Pair first = next_pair(walk);
+#pragma unroll
+    for (int buffer = 0; buffer < 2; ++buffer)
+      if (first.has[buffer]) load(first.tiles[buffer], buffer);
     fetch_queries();
     copy_async_commit();
     copy_async_wait<0>();
-    publish_shared_writes();  // also those of the item before, whose memory is loaded again
+    publish_shared_writes();
     __syncthreads();
     take_last_queries();
-    stream_keys();
+    stream_keys(walk, first);
+    draw();
     __syncthreads();
     place_sums();
     __syncthreads();
@@ -209,7 +219,8 @@ class LatentItem {
 
   /// The tile that will replace this one is two tiles further on if the run goes on. Where several
   /// tiles of heads read the same keys, it is fetched to the L2 cache, because the buffers leave no
-  /// time for the way from memory; where one does, memory is the limit.
+  /// time for the way from memory; where one does, memory is the limit. These tiles run at about
+  /// the same time, and each fetches every other panel.
   __device__ __forceinline__ void start_load(const WalkedTile& walked, int buffer, int half) const {
     const int32_t row = kMapRows - walked.end + walked.begin;
     const uint32_t barrier = loaded(buffer, half);
@@ -222,7 +233,7 @@ class LatentItem {
     if (has_last) load_panel(walked, buffer, Tiles::kLastPanel, barrier);
     if (!params_.shares_keys || walked.begin + 2 * kKeys >= walked.end) return;
 #pragma unroll 1
-    for (int i = 0; i < Tiles::kHalfPanels; ++i) {
+    for (int i = rows_.first_head() / Tiles::kRows % 2; i < Tiles::kHalfPanels; i += 2) {
       prefetch_box(&params_.keys, (half * Tiles::kHalfPanels + i) * kBoxLanes, row + 2 * kKeys, 0,
                    walked.end, kMapRows);
     }
@@ -248,20 +259,15 @@ class LatentItem {
     bool has[2] = {false, false};
   };
 
-  __device__ __forceinline__ static Pair next_pair(TileWalk<Tiles::kWalkedRows>& walk) {
+  __device__ __forceinline__ static Pair next_pair(Walk& walk) {
     Pair pair;
     pair.has[0] = walk.next(pair.tiles[0]);
     if (pair.has[0]) pair.has[1] = walk.next(pair.tiles[1]);
     return pair;
   }
 
-  __device__ __forceinline__ void stream_keys() {
-    TileWalk<Tiles::kWalkedRows> walk(launch_.query_tiles.runs + rows_.tile().first_run,
-                                      rows_.tile().num_runs, 0, 1);
-    Pair now = next_pair(walk);
-#pragma unroll
-    for (int buffer = 0; buffer < 2; ++buffer)
-      if (now.has[buffer]) load(now.tiles[buffer], buffer);
+  /// now: the first tiles, which are being loaded.
+  __device__ __forceinline__ void stream_keys(Walk& walk, Pair now) {
     while (now.has[0]) {
       const Pair next = next_pair(walk);
       // Without a branch around a product: products in flight would end there.
@@ -526,8 +532,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     mbarrier_init_fence();
   }
   LoadPhases phases;
-  for_each_work_item(launch.counter, tiles.num_work, fetched, [&](int32_t work) {
-    LatentItem<Tiles>(params, shared, tiles.work[work], phases).run();
+  for_each_work_item(launch.counter, tiles.num_work, fetched, [&](int32_t work, const auto& draw) {
+    LatentItem<Tiles>(params, shared, tiles.work[work], phases).run(draw);
   });
 }
 
@@ -545,6 +551,7 @@ void launch_latent(const DecodeParams& decode, Stream stream) {
     const int32_t resident = resident_ctas(kKernel, Tiles::kThreads, Tiles::kSharedBytes);
     launch_kernel(kKernel, std::min(resident, given.query_tiles.num_work), Tiles::kThreads,
                   Tiles::kSharedBytes, stream, params);
+    launch_key_part_sums<Tiles>(params.decode, stream);
   };
   given.shape.softcap != 0.0f ? launch(LatentTiles<T, true>{}) : launch(LatentTiles<T, false>{});
 }

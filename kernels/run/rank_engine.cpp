@@ -1,7 +1,6 @@
 #include "kernels/run/rank_engine.h"
 
 #include "kernels/attention/attention_decode.h"
-#include "kernels/attention/packed_heads.h"
 #include "kernels/attention/row_offsets.h"
 #include "kernels/device/scalar_types.h"
 #include "kernels/run/item_shape.h"
@@ -175,7 +174,7 @@ void RankEngine::plan_key_part_sums() {
   for (const ComputeItem& item : plan_.forward.computes) {
     if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
     const TileList& list = query_list_of(item);
-    if (list.num_cut_tiles == 0) continue;
+    if (list.cut_tiles.empty()) continue;
     int64_t& most = key_part_sums_[to_index(item.out)].most_bytes;
     most = std::max(most, forward_part_bytes(shape_of(item), list));
   }
@@ -225,11 +224,7 @@ bool RankEngine::adds_parts(const ComputeItem& item) const {
 }
 
 int64_t RankEngine::counter_bytes_of(const ComputeItem& item, Direction direction) const {
-  if (direction == Direction::forward) {
-    const TileList& list = query_list_of(item);
-    if (list.num_cut_tiles == 0) return kCounterBytes;
-    return kCounterBytes + num_part_counters(shape_of(item), list) * int64_t{sizeof(int32_t)};
-  }
+  if (direction == Direction::forward) return kCounterBytes;
   return counter_bytes(item.heads.size(), key_list_of(item).num_counters);
 }
 
@@ -350,10 +345,8 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool sa
   launch.query_tiles.arrivals =
       arrivals_of(item, Direction::forward, TileOwner::queries, tile.heads);
   launch.counter = counters_of(item, Direction::forward);
-  if (launch.query_tiles.parts != nullptr) {
+  if (launch.query_tiles.num_cut_tiles > 0)
     launch.parts = arrays_.at<float>(key_part_sums_.at(to_index(item.out)).array);
-    launch.parts_done = launch.counter + kCounterBytes / int64_t{sizeof(int32_t)};
-  }
   const OwnMerge& own = note_of(item, Direction::forward).own_merge;
   launch.merges = own.merges;
   launch.rounds = own.rounds;

@@ -134,7 +134,7 @@ ByDirection<std::vector<std::string>> RankEngine::item_kernels() const {
     std::string name =
         fmt::format("{} forward {}", is_decode(shape) ? "decode" : to_text(generation),
                     tile_text(forward_tile_shape(generation, shape)));
-    if (query_list_of(item).num_cut_tiles > 0) name += " in parts of the keys";
+    if (!query_list_of(item).cut_tiles.empty()) name += " in parts of the keys";
     if (note_of(item, Direction::forward).own_merge.merges) name += " merging";
     set_name(item, Direction::forward, name);
   }

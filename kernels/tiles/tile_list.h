@@ -74,14 +74,13 @@ struct TurnRun {
 inline constexpr int32_t kOpeningTurn = -1;
 
 /// Parts of a tile's keys at most.
-inline constexpr int32_t kMostKeyParts = 96;
+inline constexpr int32_t kMostKeyParts = 264;
 
 /// Which part of its rows' keys a tile streams. Parts are numbered in the order of the keys.
 struct KeyPart {
   int32_t index = 0;
   int32_t count = 1;       // of the tiles with the same rows; 1: the tile has all keys
   int32_t first_slot = 0;  // of the results of part 0, in memory; those of the others follow
-  int32_t counter = 0;     // of the parts that are done
 
   friend bool operator==(const KeyPart&, const KeyPart&) = default;
 };
@@ -138,7 +137,7 @@ struct TileList {
   /// With TileShape::cuts_keys, for every tile; else empty.
   std::vector<KeyPart> parts;
   int32_t num_part_slots = 0;  // parts of tiles with more than one
-  int32_t num_cut_tiles = 0;   // tiles that were cut into parts
+  std::vector<int32_t> cut_tiles;  // the first part of each tile that was cut
   int64_t visited_cells = 0;   // area of all streamed tiles, for one head
 };
 

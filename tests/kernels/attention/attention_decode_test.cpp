@@ -97,17 +97,17 @@ TEST_F(DecodeForward, HoldsHeadsUpTo256) { check_random(400, {{256, 256}, {200, 
 TEST_F(DecodeForward, AddsUpThePartsOfManyKeys) {
   const AttentionCase item = decode_case({.rows = 2, .lengths = {1'500, 700}, .kv_heads = 2});
   const kernels::TileList tiles = query_tiles(item, decode_tile(item.shape));
-  EXPECT_GE(tiles.num_cut_tiles, 2);
+  EXPECT_GE(tiles.cut_tiles.size(), 2U);
   EXPECT_GE(tiles.num_part_slots, 4);
   check(item);
 }
 
-// More parts than one CTA adds up, the last bundle shorter than the others.
-TEST_F(DecodeForward, AddsUpManyPartsByBundles) {
-  const AttentionCase item = decode_case({.lengths = {7'900}, .group = 2});
+// More parts than one team of threads adds up, the last team's share smaller than the others'.
+TEST_F(DecodeForward, AddsUpManyPartsInTeams) {
+  const AttentionCase item = decode_case({.lengths = {11'300}, .group = 2});
   const kernels::TileList tiles = query_tiles(item, decode_tile(item.shape));
-  EXPECT_GT(tiles.num_part_slots, kernels::kPartsOfBundle);
-  EXPECT_NE(tiles.num_part_slots % kernels::kPartsOfBundle, 0);
+  EXPECT_GT(tiles.num_part_slots, 2 * kernels::kPartsOfTeam);
+  EXPECT_NE(tiles.num_part_slots % kernels::kPartsOfTeam, 0);
   check(item);
 }
 

@@ -201,11 +201,8 @@ void launch_case(kernels::Generation generation, const AttentionCase& item,
                      k = upload_rows(inputs.k, shape.dtype, keys),
                      v = upload_rows(inputs.v, shape.dtype, keys);
   const kernels::TilesOnDevice tiles(list, nullptr);
-  const bool has_parts = list.num_cut_tiles > 0;
-  const int64_t num_counters = has_parts ? num_part_counters(shape, list) : 0;
-  const DeviceBytes counter =
-      DeviceBytes::holding(std::vector<int32_t>(static_cast<size_t>(1 + num_counters), 0));
-  const DeviceBytes parts(has_parts ? forward_part_bytes(shape, list) : 1);
+  const DeviceBytes counter = DeviceBytes::holding(std::vector<int32_t>{0});
+  const DeviceBytes parts(list.cut_tiles.empty() ? 1 : forward_part_bytes(shape, list));
   kernels::ForwardLaunch launch;
   launch.shape = shape;
   launch.q = q.view;
@@ -219,7 +216,6 @@ void launch_case(kernels::Generation generation, const AttentionCase& item,
   launch.query_tiles = tiles.view();
   launch.counter = static_cast<int32_t*>(counter.data());
   launch.parts = static_cast<float*>(parts.data());
-  launch.parts_done = launch.counter + 1;
   change(launch);
   launch_forward(generation, launch, nullptr);
   kernels::wait_for_stream(nullptr);
