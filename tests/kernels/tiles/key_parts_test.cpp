@@ -25,13 +25,14 @@ void expect_parts(const TileList& list) {
     if (first.count > 1) cut.push_back(static_cast<int32_t>(t));
     const OwnedTile& tile = list.tiles[t];
     ASSERT_LE(first.count, kMostKeyParts);
-    int32_t key_end = 0, range_set = 0;
+    int32_t least = tile.num_tiles, most = tile.num_tiles, key_end = 0, range_set = 0;
     for (int32_t index = 0; index < first.count; ++index, ++t) {
       const OwnedTile& of_part = list.tiles[t];
       ASSERT_EQ(list.parts[t], (KeyPart{index, first.count, slots}));
       ASSERT_EQ(of_part.begin, tile.begin);
       ASSERT_EQ(of_part.end, tile.end);
-      ASSERT_TRUE(first.count == 1 || of_part.num_tiles >= 4) << "a short part";
+      least = std::min(least, of_part.num_tiles);
+      most = std::max(most, of_part.num_tiles);
       for (int32_t r = 0; r < of_part.num_runs; ++r) {
         const TileRun& run = list.runs[of_part.first_run + r];
         ASSERT_TRUE(run.range_set > range_set || run.begin >= key_end) << "keys are out of order";
@@ -39,6 +40,7 @@ void expect_parts(const TileList& list) {
         key_end = run.end;
       }
     }
+    ASSERT_TRUE(most - least <= 1 || least >= 8) << "parts of " << least << " to " << most;
     if (first.count > 1) slots += first.count;
   }
   EXPECT_EQ(list.num_part_slots, slots);
@@ -108,6 +110,8 @@ TEST(KeyParts, GiveEveryCtaAsMuchOfTheKeysAsTheOthers) {
   const TileList one = list_of({131'072}, 8);
   EXPECT_EQ(one.parts.front().count, 33);
   EXPECT_EQ(list_of(std::vector<int32_t>(16, 8'192), 8).parts.front().count, 2) << "256 items";
+  const TileList many = list_of(std::vector<int32_t>(64, 32'768), 8);
+  EXPECT_LE(most_of_a_cta(many), 64 * 512 * 8 / 264 + 4) << "512 equal items would end at 1024";
   EXPECT_TRUE(list_of({400}, 1).cut_tiles.empty()) << "parts have eight tiles or more";
   // One long request among a thousand short ones must not end alone.
   std::vector<int32_t> lengths(1'000, 1'024);
