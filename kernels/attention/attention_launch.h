@@ -53,9 +53,10 @@ struct DeviceTiles {
   const RowStretch* unclosed = nullptr;
   const uint32_t* gaps = nullptr;
   bool walks_by_tile = false;
+  bool draws_late = false;
   int32_t group_parts = 1;
-  const KeyPart* parts = nullptr;  // [tile], or nullptr: every tile has all keys
-  const int32_t* cut_tiles = nullptr;
+  const KeyPart* parts = nullptr;      // [tile], or nullptr: every tile has all keys
+  const int32_t* cut_tiles = nullptr;  // of each tile that was cut, its first part
   int32_t num_cut_tiles = 0;
   int32_t most_parts = 1;  // of a tile
   // Only the Hopper forward and the fused backward use these.
@@ -108,8 +109,11 @@ struct WireRows {
 /// wire (fused, dk and dv in fp32): rows that are written in the dtype, instead of fp32 or in
 /// addition. dk_parts, dv_parts: workspace, fp32 [kv row][local kv head, part], where key_tiles
 /// have group_parts (Hopper only). With is_latent dk is the gradient of K and V; there is no dv.
+/// has_own_device: no other backward runs on the device at the same time, so CTAs that wait for
+/// each other (DeviceTiles::draws_late) need not start together.
 struct BackwardLaunch {
   AttentionShape shape;
+  bool has_own_device = false;
   DeviceRows q, k, v, d_out;
   float d_out_descale = 1.0f;  // multiplies the rows of d_out
   DeviceRows out;

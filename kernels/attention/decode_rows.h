@@ -21,6 +21,19 @@ namespace cpscope::kernels::device {
 template <int kHeadDimV>
 inline constexpr int kSumLanesOf = kHeadDimV + 4;
 
+/// A row's largest logit, times log2(e), and the sum of its weights relative to it.
+struct RowSum {
+  float largest = -kInfinity;
+  float sum = 0.0f;
+};
+
+/// Factors of a finished row: of its sums of P V, of the stored values before, and of its own.
+struct RowEnd {
+  float factor = 0.0f;
+  float before = 0.0f;
+  float added = 1.0f;
+};
+
 /// Tiles and shared memory of a kernel that is compiled for a GradientInstance, of codes if its T
 /// is E4m3; kStackCount: stacks of 16 rows in a stationary tile.
 template <class Instance, int kStackCount>
@@ -52,23 +65,10 @@ struct DecodeTiles {
   static constexpr int kSumLanes = kSumLanesOf<kV>;
   static constexpr int kSums = kStreams;  // fp32 [warp][row][kSumLanes]
   static constexpr int kNotes = kSums + kWarps * kRows * kSumLanes * 4;  // [warp][row] of RowSum
-  static constexpr int kEnds = kNotes + kWarps * kRows * 8;              // [row] of RowEnd
+  static constexpr int kEnds = kNotes + kWarps * kRows * int{sizeof(RowSum)};  // [row] of RowEnd
   static constexpr int kSharedBytes =
-      std::max(kStreams + kWarps * kStreamBytes, kEnds + kRows * 12);
+      std::max(kStreams + kWarps * kStreamBytes, kEnds + kRows * int{sizeof(RowEnd)});
   static_assert(kSharedBytes <= 99 * 1024, "sm_86 and sm_89 have no more for a CTA");
-};
-
-/// A row's largest logit, times log2(e), and the sum of its weights relative to it.
-struct RowSum {
-  float largest = -kInfinity;
-  float sum = 0.0f;
-};
-
-/// Factors of a finished row: of its sums of P V, of the stored values before, and of its own.
-struct RowEnd {
-  float factor = 0.0f;
-  float before = 0.0f;
-  float added = 1.0f;
 };
 
 /// The factor from sums relative to `largest` to sums relative to `whole`.

@@ -10,10 +10,9 @@
 
 /// Adds up the sums of all parts of a tile's keys, and writes results: the second kernel of the
 /// forwards of decode steps and of latent attention. A row a CTA, so that few rows of many parts
-/// are work for many CTAs: by the CTA that ended last, the sums of 96 parts of 16 rows took about
-/// 30 us. Threads: `teams` times one for every four numbers; a team adds an equal share of the
-/// parts, eight in flight, then the first team adds up those of all, always in the order of the
-/// keys. Memory-bound: every part is read once.
+/// are work for many CTAs. Threads: `teams` times one for every four numbers; a team adds an equal
+/// share of the parts, eight in flight, then the first team adds up those of all, always in the
+/// order of the keys. Memory-bound: every part is read once.
 namespace cpscope::kernels::device {
 
 inline constexpr int kMostTeamThreads = 512;  // of a CTA

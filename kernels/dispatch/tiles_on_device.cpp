@@ -28,6 +28,7 @@ TilesOnDevice::TilesOnDevice(const TileList& list, Stream stream)
   view_.unclosed = unclosed_.as<RowStretch>();
   view_.gaps = gaps_.as<uint32_t>();
   view_.walks_by_tile = list.walks_by_tile;
+  view_.draws_late = list.draws_late;
   view_.group_parts = list.group_parts;
   if (list.cut_tiles.empty()) return;
   view_.parts = parts_.as<KeyPart>();

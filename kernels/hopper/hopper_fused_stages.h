@@ -451,8 +451,9 @@ __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedSha
   TileScheduler scheduler(at.scheduler);
   int num_walked = 0;  // of all senders
   for (;;) {
-    const ScheduledItem item = scheduler.read_alone();
+    const ScheduledItem item = scheduler.read_holding();
     if (item.is_last()) return;
+    if (!p.tiles.draws_late) scheduler.let_go();
     const auto send = [&](const typename B::Walk& walk, int32_t head, const TurnWalk& turns) {
       const int number = num_walked++;
       if (number % kSenders == sender) send_tile<B>(fused, at, walk, head, turns, number);
@@ -473,6 +474,7 @@ __device__ __forceinline__ void send_dq(const FusedParams& fused, const FusedSha
         }
       }
     }
+    if (p.tiles.draws_late) scheduler.let_go();
   }
 }
 

@@ -72,7 +72,9 @@ void launch_walk(const BackwardLaunch& launch, int32_t head_dim, Stream stream) 
   fused.merges_dq = launch.merges_dq ? 1 : 0;
   const int32_t ctas =
       std::min(tiles.num_work, resident_ctas(gradients_on_hopper<B>, B::kThreads, B::kSharedBytes));
-  launch_kernel(gradients_on_hopper<B>, Grid(ctas), B::kThreads, B::kSharedBytes, stream, fused);
+  Grid grid(ctas);
+  grid.together = tiles.draws_late && !launch.has_own_device;
+  launch_kernel(gradients_on_hopper<B>, grid, B::kThreads, B::kSharedBytes, stream, fused);
 }
 
 template <class B>

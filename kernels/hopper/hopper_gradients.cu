@@ -1,6 +1,7 @@
 #include "kernels/hopper/hopper_backward.h"
 #include "kernels/hopper/hopper_gradient_consumer.h"
 #include "kernels/hopper/hopper_gradient_launch.h"
+#include "kernels/tiles/work_order.h"
 
 // dq, dk and dv of one compute item on sm_90a, in one pass: five products a tile instead of seven.
 //
@@ -65,7 +66,11 @@ void launch_order(const BackwardLaunch& launch, Stream stream) {
 
 template <class B>
 TileShape tile_shape() {
-  return {.owned_rows = B::kOwned, .walked_rows = B::kWalked, .by_blocks = true};
+  const int32_t together = resident_ctas(gradients_on_hopper<B>, B::kThreads, B::kSharedBytes);
+  return {.owned_rows = B::kOwned,
+          .walked_rows = B::kWalked,
+          .by_blocks = true,
+          .ctas_together = together < int32_t{kHopperCtas} ? 0 : int32_t{kHopperCtas}};
 }
 
 }  // namespace

@@ -233,7 +233,7 @@ class LatentItem {
     if (has_last) load_panel(walked, buffer, Tiles::kLastPanel, barrier);
     if (!params_.shares_keys || walked.begin + 2 * kKeys >= walked.end) return;
 #pragma unroll 1
-    for (int i = rows_.first_head() / Tiles::kRows % 2; i < Tiles::kHalfPanels; i += 2) {
+    for (int i = rows_.first_head() / params_.decode.heads % 2; i < Tiles::kHalfPanels; i += 2) {
       prefetch_box(&params_.keys, (half * Tiles::kHalfPanels + i) * kBoxLanes, row + 2 * kKeys, 0,
                    walked.end, kMapRows);
     }

@@ -41,7 +41,11 @@ RankDevice::RankDevice(const LoweredPlan& lowered, RankId rank, int device,
       is_in_order_(is_in_order),
       info_(select_and_describe(device)),
       engine_(lowered, only(plan_, rank), info_.compute_capability,
-              {options.poison, generation, options.threads, options.repeats > 1}),
+              {.poison = options.poison,
+               .generation = generation,
+               .threads = options.threads,
+               .repeats = options.repeats > 1,
+               .has_own_device = true}),
       transfer_stream_(Urgency::urgent),
       hazards_(plan_) {
   wire == Wire::copies ? plan_copies() : plan_staging();

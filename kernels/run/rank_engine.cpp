@@ -362,6 +362,7 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool sa
 void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool says_begun) {
   const int32_t head = item.heads.begin;
   BackwardLaunch launch;
+  launch.has_own_device = options_.has_own_device;
   place_rows(item, launch, stream);
   ScoreTermRows terms;
   if (terms_.is_on()) terms = terms_.of(item);

@@ -29,6 +29,7 @@ struct EngineOptions {
   std::optional<Generation> generation;  // forced; else the newest that the device and shape allow
   int threads = 0;                       // host threads for loading and collecting
   bool repeats = false;                  // the backward may run more than once
+  bool has_own_device = false;           // no two computes run on the device at the same time
 };
 
 /// The devices for which a plan is lowered.

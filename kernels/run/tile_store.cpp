@@ -24,7 +24,23 @@ WorkHeads work_heads(const Attention& attention, const ComputeItem& item, int32_
   return result;
 }
 
+/// True if no executor cuts the heads of the backward's items (kernels/lower/cut_heads.cpp does so
+/// where every rank has one): nothing is sent, or ranks compute in several steps. A plan's items
+/// must have the same sums in every executor.
+bool are_items_never_cut(const Plan& plan) {
+  if (plan.home.size() == 1) return true;
+  IdVector<RankId, const ComputeItem*> first(plan.home.size(), nullptr);
+  for (const ComputeItem& item : plan.backward.computes) {
+    const ComputeItem*& known = first[item.rank];
+    if (known == nullptr) known = &item;
+    if (known->step != item.step) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+TileStore::TileStore(const Plan& plan) : plan_(plan), is_never_cut_(are_items_never_cut(plan)) {}
 
 TileStore::Key TileStore::key_of(const ComputeItem& item, TileOwner owner, TileShape shape) const {
   const int32_t heads = owner == TileOwner::queries
@@ -46,13 +62,13 @@ void TileStore::plan(const ComputeItem& item, TileOwner owner, TileShape shape, 
   Entry& entry = entries_[key];
   WorkHeads heads = work_heads(plan_.scenario.attention, item, key.heads, shape, owner);
   heads.most_at_once = most_heads;
+  heads.is_never_cut = is_never_cut_;
   if (split_in_parts) {
     const Attention& attention = plan_.scenario.attention;
     heads.group = heads_per_key_head(attention);
     heads.num_heads_of_step = key_heads_of(attention, *split_in_parts).size();
     const int32_t dv_lanes = attention.has_v_in_k() ? 0 : padded_lanes(attention.head_dim_v);
-    heads.sum_row_bytes =
-        (padded_lanes(attention.head_dim_qk) + dv_lanes) * int64_t{sizeof(float)};
+    heads.sum_row_bytes = (padded_lanes(attention.head_dim_qk) + dv_lanes) * int64_t{sizeof(float)};
   }
   entry.list = make_tile_list(plan_.slices_of(item), key.q_rows, key.kv_rows, heads, shape, owner);
   total_bytes_ += TilesOnDevice::bytes_of(entry.list);

@@ -16,7 +16,7 @@ namespace cpscope::kernels {
 /// with the same slices and shapes share a list.
 class TileStore {
  public:
-  explicit TileStore(const Plan& plan) : plan_(plan) {}
+  explicit TileStore(const Plan& plan);
 
   /// Makes the item's list unless it exists. most_heads: heads of the stationary side that run
   /// together; 0: as many as the cache holds. split_in_parts: groups may be split into parts, as is
@@ -44,6 +44,7 @@ class TileStore {
   Key key_of(const ComputeItem& item, TileOwner owner, TileShape shape) const;
 
   const Plan& plan_;
+  const bool is_never_cut_;  // WorkHeads::is_never_cut, of backward items
   std::map<Key, Entry> entries_;
   int64_t total_bytes_ = 0;
 };

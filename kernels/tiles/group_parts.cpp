@@ -1,5 +1,6 @@
 #include "kernels/tiles/group_parts.h"
 
+#include "kernels/tiles/shifted_begins.h"
 #include "kernels/tiles/work_order.h"
 
 #include <algorithm>
@@ -43,9 +44,9 @@ std::vector<Walk> walks_of(const TileList& list) {
   return walks;
 }
 
-/// Time at which the last CTA ends if CTAs take every walk for one head after another. By blocks,
+/// Time at which the last CTA ends if CTAs take every walk for one head after another. starts_late:
 /// CTAs that begin at the same rows of a head start one hand-over after each other.
-double end_of(const std::vector<Walk>& walks, const WorkHeads& heads, bool by_blocks) {
+double end_of(const std::vector<Walk>& walks, const WorkHeads& heads, bool starts_late) {
   std::priority_queue<double, std::vector<double>, std::greater<>> ends;
   std::map<std::pair<int32_t, int32_t>, double> begins;  // earliest begin of the next CTA at [first
                                                          // row, head]
@@ -57,7 +58,7 @@ double end_of(const std::vector<Walk>& walks, const WorkHeads& heads, bool by_bl
         begin = ends.top();
         ends.pop();
       }
-      if (by_blocks) {
+      if (starts_late) {
         double& next = begins[{walk.first_row, head}];
         begin = std::max(begin, next);
         next = begin + kHandOverTiles;
@@ -99,14 +100,15 @@ WorkHeads heads_in_parts(const WorkHeads& heads, int32_t parts) {
   WorkHeads result = heads;
   if (parts == 1) return result;
   result.num_heads *= parts;
+  result.num_heads_of_step *= parts;
   result.most_at_once *= parts;
   result.heads_walked = std::min(heads.heads_walked, heads.group / parts);
   return result;
 }
 
-int32_t choose_group_parts(const WorkHeads& item_heads, const TileList& list) {
+int32_t choose_group_parts(const WorkHeads& item_heads, bool has_documents, const TileList& list) {
   WorkHeads heads = item_heads;
-  heads.num_heads = std::max(heads.num_heads, heads.num_heads_of_step);
+  heads.num_heads = heads.all_heads();
   if (heads.group <= 1 || heads.heads_walked <= 1) return 1;
   const std::vector<Walk> walks = walks_of(list);
   if (walks.empty()) return 1;
@@ -122,7 +124,9 @@ int32_t choose_group_parts(const WorkHeads& item_heads, const TileList& list) {
   for (int32_t parts = 1; parts <= heads.group && parts * sum_bytes <= kMostPartBytes; ++parts) {
     if (heads.group % parts != 0) continue;
     const WorkHeads split = heads_in_parts(heads, parts);
-    double end = has_few_items ? end_of(walks, split, list.shape.by_blocks) : alone;
+    const bool starts_late =
+        list.shape.by_blocks && !suits_shifted_begins(split, has_documents, list);
+    double end = has_few_items ? end_of(walks, split, starts_late) : alone;
     end += alone * (memory_factor(walks, split, list) - 1.0);
     // The parts are written by the attention kernel and read by the kernel that adds them.
     if (parts > 1) end += kSumTiles + 2.0 * parts * sum_bytes / kBytesPerTile;

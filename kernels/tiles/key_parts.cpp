@@ -62,9 +62,13 @@ PartEnds cut_in_shares(const TileList& list, double share) {
   return ends;
 }
 
-/// Time at which the last of `ctas` that work at the same time ends; they take the longest parts
-/// first. With many items, an upper bound.
-double end_of_parts(const PartEnds& ends, const TileList& list, int32_t num_heads, int64_t ctas) {
+/// Times at which CTAs that work at the same time end; they take the longest parts first.
+struct CtaEnds {
+  double mean = 0.0;
+  double last = 0.0;  // with many items, an upper bound
+};
+
+CtaEnds end_of_parts(const PartEnds& ends, const TileList& list, int32_t num_heads, int64_t ctas) {
   std::vector<double> times;
   double work = 0.0, longest = 0.0;
   for (size_t t = 0; t < ends.size(); ++t) {
@@ -80,8 +84,9 @@ double end_of_parts(const PartEnds& ends, const TileList& list, int32_t num_head
       begin = end;
     }
   }
+  const double mean = work / static_cast<double>(ctas);
   if (static_cast<int64_t>(times.size()) * num_heads > kSingleItems * ctas)
-    return work / static_cast<double>(ctas) + longest;
+    return {mean, mean + longest};
   std::sort(times.begin(), times.end(), std::greater<>());
   std::priority_queue<double, std::vector<double>, std::greater<>> free;
   double last = 0.0;
@@ -96,7 +101,7 @@ double end_of_parts(const PartEnds& ends, const TileList& list, int32_t num_head
       last = std::max(last, end);
     }
   }
-  return last;
+  return {mean, last};
 }
 
 /// The parts that end first: equal ones, with the longest tile in 1, 2, 3 ... of them, or, if they
@@ -110,15 +115,16 @@ PartEnds choose_parts(const WorkHeads& heads, const TileList& list) {
     all += tile.num_tiles;
   }
   PartEnds best = cut_equally(list, std::max<int64_t>(longest, 1));
-  double soonest = end_of_parts(best, list, heads.num_heads, ctas);
+  double soonest = end_of_parts(best, list, heads.num_heads, ctas).last;
   for (int64_t parts = 2; parts <= kMostKeyParts; ++parts) {
     const int64_t most = divide_up(longest, parts);
     if (most < kFewestTiles) break;
     PartEnds ends = cut_equally(list, most);
-    const double end = end_of_parts(ends, list, heads.num_heads, ctas);
-    if (end >= soonest) continue;
+    const CtaEnds end = end_of_parts(ends, list, heads.num_heads, ctas);
+    if (end.mean >= soonest) break;  // more parts are more work
+    if (end.last >= soonest) continue;
     best = std::move(ends);
-    soonest = end;
+    soonest = end.last;
   }
   // Shares a little larger than an equal one, because of what items cost besides their tiles.
   soonest *= kClearly;
@@ -132,7 +138,7 @@ PartEnds choose_parts(const WorkHeads& heads, const TileList& list) {
     const bool fits = std::all_of(ends.begin(), ends.end(), [](const auto& of_tile) {
       return of_tile.size() <= static_cast<size_t>(kMostKeyParts);
     });
-    const double end = end_of_parts(ends, list, heads.num_heads, ctas);
+    const double end = end_of_parts(ends, list, heads.num_heads, ctas).last;
     if (!fits || end >= soonest) continue;
     best = std::move(ends);
     soonest = end;

@@ -2,6 +2,7 @@
 
 #include "kernels/tiles/group_parts.h"
 #include "kernels/tiles/key_parts.h"
+#include "kernels/tiles/shifted_begins.h"
 #include "kernels/tiles/tile_turns.h"
 #include "kernels/tiles/work_order.h"
 
@@ -295,14 +296,20 @@ TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64
   owns_queries ? make_query_tiles(long_documents, list) : make_key_tiles(long_documents, list);
   count_walked_tiles(list);
   if (shape.cuts_keys) cut_keys(item_heads, list);
-  list.group_parts = choose_group_parts(item_heads, list);
+  const bool has_documents = !long_documents.empty() && long_documents.back().begin > 0;
+  list.group_parts = choose_group_parts(item_heads, has_documents, list);
   const WorkHeads heads = heads_in_parts(item_heads, list.group_parts);
   if (!shape.by_blocks) {
     fill_in_sections(heads, list);
     return list;
   }
-  const std::vector<int32_t> order = fill_in_chains(heads, long_documents, list);
-  BlockParts(owner, list).assign_turns(order, list);
+  if (suits_shifted_begins(heads, has_documents, list)) {
+    const std::vector<double> begins = shift_begins(heads, list);
+    BlockParts(owner, list).assign_turns_by_time(begins, list);
+  } else {
+    const std::vector<int32_t> order = fill_in_chains(heads, long_documents, list);
+    BlockParts(owner, list).assign_turns(order, list);
+  }
   collect_gaps(owner, list);
   return list;
 }

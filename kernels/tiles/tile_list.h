@@ -2,6 +2,7 @@
 
 #include "sim/plan/band.h"
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <span>
@@ -16,6 +17,8 @@ namespace cpscope::kernels {
 /// tile of query rows holds together, each with all of its rows. cuts_keys: tiles of query rows do
 /// not span rows that see no key in common, and their keys are cut into parts, so that few rows of
 /// many keys are work for all CTAs (TileList::parts), of which ctas_per_sm fit an SM.
+/// ctas_together: so many CTAs of the launch run at the same time for sure (shift_begins); 0:
+/// perhaps one.
 struct TileShape {
   int32_t owned_rows = 128;
   int32_t walked_rows = 64;
@@ -23,6 +26,7 @@ struct TileShape {
   int32_t heads = 1;
   bool cuts_keys = false;
   int32_t ctas_per_sm = 2;
+  int32_t ctas_together = 0;
 
   int32_t num_blocks(int32_t rows) const { return (rows + walked_rows - 1) / walked_rows; }
 
@@ -131,14 +135,16 @@ struct TileList {
   /// heads before the next tile. False: all tiles of a head are taken before those of the next
   /// head.
   bool walks_by_tile = false;
+  /// By blocks: tiles wait for items that are fetched after their own (shift_begins).
+  bool draws_late = false;
   /// With stationary keys: the number of equal parts that the query heads of a KV head are split
   /// into, each with its own dk and dv (group_parts).
   int32_t group_parts = 1;
   /// With TileShape::cuts_keys, for every tile; else empty.
   std::vector<KeyPart> parts;
-  int32_t num_part_slots = 0;  // parts of tiles with more than one
+  int32_t num_part_slots = 0;      // parts of tiles with more than one
   std::vector<int32_t> cut_tiles;  // the first part of each tile that was cut
-  int64_t visited_cells = 0;   // area of all streamed tiles, for one head
+  int64_t visited_cells = 0;       // area of all streamed tiles, for one head
 };
 
 enum class TileOwner { queries, keys };
@@ -153,6 +159,11 @@ struct WorkHeads {
   int32_t group = 1;  // query heads of a KV head that may be split into parts; 1: no split
   int32_t num_heads_of_step = 0;  // KV heads that the item's are a piece of; 0: the item has all
   int64_t sum_row_bytes = 0;      // of dk and dv of a part, one row
+  bool is_never_cut = false;      // every way to run the plan has these heads in one kernel
+
+  /// Heads of the stationary side that all pieces have. Whatever decides the order in which sums
+  /// are added goes by these, so that the order is the same for every piece.
+  int32_t all_heads() const { return std::max(num_heads, num_heads_of_step); }
 };
 
 /// Cuts the visible area of one compute item to tiles of `shape`. q_rows, kv_rows: rows of the

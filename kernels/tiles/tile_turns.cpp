@@ -42,6 +42,17 @@ std::vector<bool> find_met_rows(const TileList& list, TileOwner owner) {
   return is_met;
 }
 
+/// Appends the turn of a tile's next streamed tile.
+void append_turn(const TurnRun& turn, const OwnedTile& tile, TileList& list) {
+  TurnRun* last =
+      list.turns.size() > static_cast<size_t>(tile.first_turn) ? &list.turns.back() : nullptr;
+  if (last != nullptr && turn == TurnRun{1, last->counter - last->num_tiles, last->turn}) {
+    ++last->num_tiles;
+  } else {
+    list.turns.push_back(turn);
+  }
+}
+
 }  // namespace
 
 BlockParts::BlockParts(TileOwner owner, TileList& list)
@@ -170,15 +181,38 @@ void BlockParts::assign_turns(const std::vector<int32_t>& order, TileList& list)
     OwnedTile& tile = list.tiles[t];
     tile.first_turn = static_cast<int32_t>(list.turns.size());
     walk_blocks(tile, list, [&](RowStretch rows, int32_t run) {
-      const TurnRun turn = take_turn(rows, run);
-      TurnRun* last =
-          list.turns.size() > static_cast<size_t>(tile.first_turn) ? &list.turns.back() : nullptr;
-      if (last != nullptr && turn == TurnRun{1, last->counter - last->num_tiles, last->turn}) {
-        ++last->num_tiles;
-      } else {
-        list.turns.push_back(turn);
-      }
+      append_turn(take_turn(rows, run), tile, list);
     });
+  }
+  list.unopened = rows_without(is_opened_);
+  close_runs(list);
+}
+
+void BlockParts::assign_turns_by_time(const std::vector<double>& begins, TileList& list) {
+  struct Visit {
+    double time;
+    size_t tile;
+    RowStretch rows;
+    int32_t run;
+    TurnRun turn;
+  };
+  std::vector<Visit> visits;
+  for (size_t t = 0; t < list.tiles.size(); ++t) {
+    double time = begins[t];
+    walk_blocks(list.tiles[t], list, [&](RowStretch rows, int32_t run) {
+      visits.push_back({time++, t, rows, run, {}});
+    });
+  }
+  std::vector<Visit*> by_time;
+  for (Visit& visit : visits) by_time.push_back(&visit);
+  std::stable_sort(by_time.begin(), by_time.end(),
+                   [](const Visit* a, const Visit* b) { return a->time < b->time; });
+  for (Visit* visit : by_time) visit->turn = take_turn(visit->rows, visit->run);
+  auto visit = visits.begin();
+  for (size_t t = 0; t < list.tiles.size(); ++t) {
+    list.tiles[t].first_turn = static_cast<int32_t>(list.turns.size());
+    for (; visit != visits.end() && visit->tile == t; ++visit)
+      append_turn(visit->turn, list.tiles[t], list);
   }
   list.unopened = rows_without(is_opened_);
   close_runs(list);

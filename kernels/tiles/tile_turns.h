@@ -18,6 +18,9 @@ class BlockParts {
   /// Computes the turns of all tiles if every head takes them in this order.
   void assign_turns(const std::vector<int32_t>& order, TileList& list);
 
+  /// The same if tiles begin at these times and stream one tile a unit of time.
+  void assign_turns_by_time(const std::vector<double>& begins, TileList& list);
+
  private:
   /// The last turn so far of a counter.
   struct LastTurn {

@@ -145,7 +145,7 @@ int32_t chains_at_once(const WorkHeads& heads, bool has_documents, const TileLis
   // one before.
   constexpr int64_t kStartTiles = 117 * kHopperCtas * kHopperCtas;
   constexpr int32_t kMost = 16;
-  num_tiles *= int64_t{heads.num_heads} * heads.heads_walked;
+  num_tiles *= int64_t{heads.all_heads()} * heads.heads_walked;
   int32_t chains = kFewest;
   while (chains < kMost && chains * num_tiles < kStartTiles) chains *= 2;
   return chains;
@@ -230,7 +230,7 @@ std::vector<Batch> make_batches(const WorkHeads& heads, int32_t most_heads,
     return steps;
   };
   int64_t all_steps = 0;
-  for (const Document& document : documents) all_steps += steps_of(document) * heads.num_heads;
+  for (const Document& document : documents) all_steps += steps_of(document) * heads.all_heads();
   std::vector<Batch> batches;
   for (size_t first = 0; first < documents.size();) {
     size_t end = first;
@@ -239,10 +239,9 @@ std::vector<Batch> make_batches(const WorkHeads& heads, int32_t most_heads,
       const Document& document = documents[end++];
       const auto tiles = static_cast<int64_t>(document.size());
       chains = std::max(chains, kHandOvers * tiles / steps_of(document) + 1);
-      // The count must not depend on the pieces that heads come in: the interleaving of documents
-      // determines the order in which sums are added.
     } while (end < documents.size() &&
-             static_cast<int64_t>(end - first) * std::min(heads.num_heads, kFewestHeads) < chains);
+             static_cast<int64_t>(end - first) * std::min(heads.all_heads(), kFewestHeads) <
+                 chains);
     const auto count = static_cast<int64_t>(end - first);
     const auto section =
         static_cast<int32_t>(std::min<int64_t>(most_heads, (chains + count - 1) / count));
@@ -283,7 +282,8 @@ std::vector<int32_t> fill_in_batches(const WorkHeads& heads, const std::vector<D
 /// very short or long.
 int32_t heads_to_stagger(const WorkHeads& heads, const std::vector<Document>& documents,
                          const TileList& list) {
-  constexpr int64_t kHandOvers = kHopperCtas * 13 / 10 * 2, kItemSteps = 1;  // as in make_batches
+  // Hand-overs of all CTAs, as in make_batches, but twice as many; the overhead of an item.
+  constexpr int64_t kHandOvers = kHopperCtas * 13 / 10 * 2, kItemSteps = 1;
   constexpr int64_t kFewest = 4, kMost = 32;
   if (heads.heads_walked > 1) return 0;
   int64_t tiles = 0, walked = 0, longest = 0;
@@ -327,25 +327,31 @@ void fill_staggered(int32_t num_heads, int32_t section, size_t num_documents,
 }
 
 /// Takes chains of all heads, or of a section of heads at a time, and interleaves as many documents
-/// as the number of chains leaves. staggered: heads_to_stagger.
-std::vector<int32_t> fill_by_heads(const WorkHeads& heads, bool has_documents, int32_t staggered,
-                                   const std::vector<Document>& documents, TileList& list) {
+/// as the number of chains leaves. Tiles of `order` from number `kept` on are not ordered.
+std::vector<int32_t> fill_by_heads(const WorkHeads& heads,
+                                   const std::vector<RowStretch>& long_documents,
+                                   const std::vector<int32_t>& order, size_t kept, TileList& list) {
+  const bool has_documents = !long_documents.empty() && long_documents.back().begin > 0;
+  const int32_t staggered =
+      heads_to_stagger(heads, documents_of(order, long_documents, list), list);
+  const std::vector<Document> documents =
+      documents_of(std::span(order).first(kept), long_documents, list);
   const int32_t chains = staggered > 0 ? staggered : chains_at_once(heads, has_documents, list);
-  const int32_t section = std::clamp(heads.num_heads, 1, chains);
-  const std::vector<int32_t> order =
-      take_in_turns(documents, static_cast<size_t>(std::max(1, chains / section)));
+  const std::vector<int32_t> result =
+      take_in_turns(documents, static_cast<size_t>(chains / std::min(heads.all_heads(), chains)));
+  const int32_t section = std::min(heads.num_heads, chains);
   if (staggered > 0) {
     // Sections of about this size, all alike.
     const int32_t sections = std::max(1, (heads.num_heads + section / 2) / section);
     fill_staggered(heads.num_heads, (heads.num_heads + sections - 1) / sections, documents.size(),
-                   order, list);
-    return order;
+                   result, list);
+    return result;
   }
   for (int32_t head = 0; head < heads.num_heads; head += section) {
-    for (const int32_t t : order)
+    for (const int32_t t : result)
       add_to_heads(t, head, std::min(heads.num_heads, head + section), list.work);
   }
-  return order;
+  return result;
 }
 
 }  // namespace
@@ -420,19 +426,14 @@ std::vector<int32_t> fill_in_chains(const WorkHeads& heads,
                                     const std::vector<RowStretch>& long_documents, TileList& list) {
   std::vector<int32_t> order(list.tiles.size());
   std::iota(order.begin(), order.end(), 0);
-  sort_by_length(order, list);
   list.walks_by_tile = suits_walk_by_tile(heads, list);
+  if (order.empty() || heads.num_heads == 0) return order;
+  sort_by_length(order, list);
   // By tiles, chains follow each other and end with their short tiles.
-  const size_t kept =
-      list.walks_by_tile ? order.size() : count_before_tail(order, heads.num_heads, list);
-  const std::vector<Document> documents =
-      documents_of(std::span(order).first(kept), long_documents, list);
-  const bool has_documents = !long_documents.empty() && long_documents.back().begin > 0;
-  const int32_t staggered =
-      order.empty() ? 0 : heads_to_stagger(heads, documents_of(order, long_documents, list), list);
-  const std::vector<int32_t> first =
-      list.walks_by_tile ? fill_in_batches(heads, documents, list)
-                         : fill_by_heads(heads, has_documents, staggered, documents, list);
+  if (list.walks_by_tile)
+    return fill_in_batches(heads, documents_of(order, long_documents, list), list);
+  const size_t kept = count_before_tail(order, heads.all_heads(), list);
+  const std::vector<int32_t> first = fill_by_heads(heads, long_documents, order, kept, list);
   std::copy(first.begin(), first.end(), order.begin());
   for (const int32_t t : std::span(order).subspan(kept))
     add_to_heads(t, 0, heads.num_heads, list.work);

@@ -122,6 +122,76 @@ void expect_gaps(const Area& area, const TileList& list, TileOwner owner) {
   }
 }
 
+TEST(TileList, ComputesEveryVisiblePairOnceWhereTilesBeginAtOtherBlocks) {
+  std::mt19937 random(11);
+  int num_shifted = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    const auto rows = static_cast<int32_t>(50 + random() % 400);
+    const bool is_causal = random() % 2 == 0;
+    Area area{rows, rows, {{0, rows, 0, rows, -rows, is_causal ? 0 : rows}}};
+    if (random() % 2 == 0) area.slices[0].hi = -static_cast<int32_t>(random() % 20);
+    const TileList list =
+        make_tile_list(area.slices, rows, rows,
+                       {.num_heads = 1 + static_cast<int32_t>(random() % 3), .is_never_cut = true},
+                       {.owned_rows = 8, .walked_rows = 4, .by_blocks = true, .ctas_together = 24},
+                       TileOwner::keys);
+    num_shifted += list.draws_late ? 1 : 0;
+    const std::vector<int> counts = walk(area, list, TileOwner::keys);
+    for (int64_t q = 0; q < rows; ++q) {
+      for (int64_t k = 0; k < rows; ++k)
+        ASSERT_EQ(counts[q * rows + k], sees(area, q, k) ? 1 : 0)
+            << trial << ": " << q << ", " << k;
+    }
+  }
+  EXPECT_GT(num_shifted, 20);
+}
+
+// Results must be the same bits however many pieces the heads come in.
+TEST(TileList, AddsInTheSameOrderForEveryPieceOfTheHeads) {
+  std::mt19937 random(3);
+  const auto below = [&](int32_t end) { return static_cast<int32_t>(random() % end); };
+  for (int trial = 0; trial < 400; ++trial) {
+    const bool is_causal = below(4) > 0;
+    const int32_t head_dim = below(2) == 0 ? 64 : 128;
+    const int32_t documents = 1 + below(12), length = 64 << below(6);
+    std::vector<BandSlice> slices;
+    int32_t rows = 0;
+    for (int32_t i = 0; i < documents; ++i) {
+      const int32_t end = rows + length / 2 + below(length);
+      slices.push_back({rows, end, rows, end, rows - end, is_causal ? 0 : end - rows});
+      rows = end;
+    }
+    const int32_t group = below(3) == 0 ? 4 : 1, all_heads = 1 + below(32);
+    const auto list_of = [&](int32_t num_heads, int32_t most_at_once) {
+      return make_tile_list(slices, rows, rows,
+                            {.num_heads = num_heads,
+                             .heads_walked = group,
+                             .cached_rows = 20'000'000 / (8 * head_dim),
+                             .most_at_once = most_at_once,
+                             .group = group,
+                             .num_heads_of_step = all_heads,
+                             .sum_row_bytes = 8 * head_dim},
+                            {128, head_dim == 64 ? 128 : 64, true}, TileOwner::keys);
+    };
+    const TileList whole = list_of(all_heads, 0);
+    for (int i = 0; i < 2; ++i) {
+      const int32_t num_heads = 1 + below(all_heads), most = below(1 + num_heads);
+      const TileList piece = list_of(num_heads, most);
+      const auto first_turns = [](const TileList& list) {
+        std::vector<int32_t> turns;
+        for (const OwnedTile& tile : list.tiles) turns.push_back(tile.first_turn);
+        return turns;
+      };
+      ASSERT_TRUE(piece.turns == whole.turns && first_turns(piece) == first_turns(whole) &&
+                  piece.walks_by_tile == whole.walks_by_tile &&
+                  piece.group_parts == whole.group_parts)
+          << num_heads << " of " << all_heads << " heads, " << most << " at once, " << documents
+          << " documents of about " << length << " rows, group " << group
+          << (is_causal ? ", causal" : ", full");
+    }
+  }
+}
+
 TEST(TileList, AssignsTurnsAtBlocksInLaunchOrder) {
   std::mt19937 random(21);
   const TileShape shapes[] = {{128, 64, true}, {128, 128, true}, {32, 16, true}};

@@ -20,6 +20,8 @@ struct DocumentBatch {
   int32_t kv_heads = 16;
   int32_t group = 1;  // query heads of a KV head
   int32_t head_dim = 128;
+  int32_t ctas_together = 0;
+  bool is_never_cut = true;
 };
 
 TileList list_of_batch(const DocumentBatch& batch) {
@@ -32,8 +34,15 @@ TileList list_of_batch(const DocumentBatch& batch) {
   }
   const int32_t walked_rows = batch.head_dim == 64 ? 128 : 64;
   return make_tile_list(slices, begin, begin,
-                        {batch.kv_heads, batch.group, 1, 20'000'000 / (8 * batch.head_dim)},
-                        {128, walked_rows, true}, TileOwner::keys);
+                        {.num_heads = batch.kv_heads,
+                         .heads_walked = batch.group,
+                         .cached_rows = 20'000'000 / (8 * batch.head_dim),
+                         .is_never_cut = batch.is_never_cut},
+                        {.owned_rows = 128,
+                         .walked_rows = walked_rows,
+                         .by_blocks = true,
+                         .ctas_together = batch.ctas_together},
+                        TileOwner::keys);
 }
 
 TurnTimes times_of(const DocumentBatch& batch, const TurnCosts& costs = {}, int num_ctas = kCtas) {
@@ -80,6 +89,56 @@ TEST(TurnModel, NeverStopsWhereHeadsBeginOneAfterAnother) {
       }
     }
   }
+}
+
+// Tiles wait for items that are fetched later, so the number of CTAs matters, and an item must not
+// be fetched ahead.
+TEST(TurnModel, NeverStopsWhereTilesBeginAtOtherBlocks) {
+  std::mt19937 random(5);
+  int num_shifted = 0, num_stuck_ahead = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    DocumentBatch batch{{64 + static_cast<int32_t>(random() % 6000)},
+                        random() % 2 == 0,
+                        1 + static_cast<int32_t>(random() % 6)};
+    batch.ctas_together = 2 + static_cast<int32_t>(random() % 40);
+    const TileList list = list_of_batch(batch);
+    if (!list.draws_late) continue;
+    ++num_shifted;
+    for (const int more : {0, 1, 3}) {
+      TurnCosts costs;
+      costs.tile = 0.3 + 0.05 * static_cast<double>(random() % 100);
+      costs.hand_over = costs.sending = 0.1 * static_cast<double>(random() % 100);
+      costs.item = 0.1 * static_cast<double>(random() % 100);
+      EXPECT_FALSE(walk_in_turns(list, 1, batch.ctas_together + more, costs).is_stuck) << trial;
+    }
+    num_stuck_ahead +=
+        walk_in_turns(list, 1, batch.ctas_together, {.draws_ahead = true}).is_stuck ? 1 : 0;
+  }
+  EXPECT_GT(num_shifted, 80);
+  EXPECT_GT(num_stuck_ahead, 0) << "items could be fetched ahead";
+}
+
+TEST(TurnModel, LosesLessWithFewHeadsWhereTilesBeginAtOtherBlocks) {
+  const struct {
+    DocumentBatch batch;
+    double most, less;  // loss, and how much less than from the same block
+  } cases[] = {{{{16384}, true, 4}, 1.07, 0.05}, {{{16384}, false, 4}, 1.04, 0.03},
+               {{{8192}, true, 4}, 1.18, 0.15},  {{{8192}, true, 8}, 1.10, 0.04},
+               {{{4096}, true, 16}, 1.11, 0.05}, {{{16384}, true, 8, 1, 64}, 1.08, 0.04}};
+  for (const auto& one : cases) {
+    DocumentBatch batch = one.batch;
+    const double before = times_of(batch).loss();
+    batch.ctas_together = kCtas;
+    const double loss = times_of(batch).loss();
+    EXPECT_LE(loss, one.most) << batch.lengths[0] << ", " << batch.kv_heads;
+    EXPECT_LE(loss, before - one.less) << batch.lengths[0] << ", " << batch.kv_heads;
+  }
+  // Many heads lose little from the same block, and short documents have one tile for each CTA.
+  // Sums must not depend on the pieces that heads come in.
+  for (const DocumentBatch& batch : {DocumentBatch{{16384}, true, 16, 1, 128, kCtas},
+                                     DocumentBatch{{4096}, true, 4, 1, 128, kCtas},
+                                     DocumentBatch{{16384}, true, 4, 1, 128, kCtas, false}})
+    EXPECT_FALSE(list_of_batch(batch).draws_late) << batch.lengths[0];
 }
 
 TEST(TurnModel, SeesTurnsThatNobodyPasses) {
