@@ -37,6 +37,14 @@ struct AttentionShape {
   SliceSums slices;          // selects kernels
 };
 
+/// A tile whose keys were cut into parts: its rows, the number of parts, and KeyPart::first_slot.
+struct CutTile {
+  int32_t begin = 0;
+  int32_t end = 0;
+  int32_t count = 0;
+  int32_t first_slot = 0;
+};
+
 /// A TileList in device memory.
 struct DeviceTiles {
   const KeyRange* ranges = nullptr;  // [range_set][q row]
@@ -55,10 +63,11 @@ struct DeviceTiles {
   bool walks_by_tile = false;
   bool draws_late = false;
   int32_t group_parts = 1;
-  const KeyPart* parts = nullptr;      // [tile], or nullptr: every tile has all keys
-  const int32_t* cut_tiles = nullptr;  // of each tile that was cut, its first part
+  const KeyPart* parts = nullptr;  // [tile], or nullptr: every tile has all keys
+  const CutTile* cut_tiles = nullptr;
   int32_t num_cut_tiles = 0;
   int32_t most_parts = 1;  // of a tile
+  int32_t most_cut_rows = 0;
   // Only the Hopper forward and the fused backward use these.
   Arrivals arrivals;
   Begun begun;

@@ -108,9 +108,9 @@ __device__ __forceinline__ float* part_row(const DecodeParams& params, int32_t l
   return params.launch.parts + ((int64_t{slot} * num_groups + group) * rows_of_part + row) * lanes;
 }
 
-/// Writes a row's lse, raises max_logit, and finds its factors. query, head: local.
+/// Finds a row's factors; if it writes, writes lse and raises max_logit. query, head: local.
 __device__ __forceinline__ RowEnd finish_row(const DecodeParams& params, int32_t query,
-                                             int32_t head, const RowSum& note) {
+                                             int32_t head, const RowSum& note, bool writes = true) {
   const ForwardLaunch& launch = params.launch;
   const bool is_empty = note.sum == 0.0f;
   float lse = is_empty ? -kInfinity : (note.largest + log2f(note.sum)) * kLn2;
@@ -123,6 +123,7 @@ __device__ __forceinline__ RowEnd finish_row(const DecodeParams& params, int32_t
     end.added = weights.added;
     lse = weights.lse;
   }
+  if (!writes) return end;
   *place = lse;
   // A NaN in the sum shows a NaN among the scores; fmaxf would hide it.
   if (launch.max_logit != nullptr && !is_empty)

@@ -1,8 +1,22 @@
 #include "kernels/dispatch/tiles_on_device.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace cpscope::kernels {
+namespace {
+
+std::vector<CutTile> cut_tiles_of(const TileList& list) {
+  std::vector<CutTile> cut_tiles;
+  for (const int32_t t : list.cut_tiles) {
+    const OwnedTile& tile = list.tiles[static_cast<size_t>(t)];
+    const KeyPart& part = list.parts[static_cast<size_t>(t)];
+    cut_tiles.push_back({tile.begin, tile.end, part.count, part.first_slot});
+  }
+  return cut_tiles;
+}
+
+}  // namespace
 
 TilesOnDevice::TilesOnDevice(const TileList& list, Stream stream)
     : ranges_(to_device(list.ranges, stream)),
@@ -13,8 +27,7 @@ TilesOnDevice::TilesOnDevice(const TileList& list, Stream stream)
       unopened_(to_device(list.unopened, stream)),
       unclosed_(to_device(list.unclosed, stream)),
       gaps_(to_device(list.gaps, stream)),
-      parts_(to_device(list.parts, stream)),
-      cut_tiles_(to_device(list.cut_tiles, stream)) {
+      parts_(to_device(list.parts, stream)) {
   view_.ranges = ranges_.as<KeyRange>();
   view_.tiles = tiles_.as<OwnedTile>();
   view_.runs = runs_.as<TileRun>();
@@ -32,9 +45,14 @@ TilesOnDevice::TilesOnDevice(const TileList& list, Stream stream)
   view_.group_parts = list.group_parts;
   if (list.cut_tiles.empty()) return;
   view_.parts = parts_.as<KeyPart>();
-  view_.cut_tiles = cut_tiles_.as<int32_t>();
-  view_.num_cut_tiles = static_cast<int32_t>(list.cut_tiles.size());
-  for (const KeyPart& part : list.parts) view_.most_parts = std::max(view_.most_parts, part.count);
+  cut_tiles_on_host_ = cut_tiles_of(list);
+  cut_tiles_ = to_device(cut_tiles_on_host_, stream);
+  view_.cut_tiles = cut_tiles_.as<CutTile>();
+  view_.num_cut_tiles = static_cast<int32_t>(cut_tiles_on_host_.size());
+  for (const CutTile& tile : cut_tiles_on_host_) {
+    view_.most_parts = std::max(view_.most_parts, tile.count);
+    view_.most_cut_rows = std::max(view_.most_cut_rows, tile.end - tile.begin);
+  }
 }
 
 int64_t TilesOnDevice::bytes_of(const TileList& list) {
@@ -43,7 +61,7 @@ int64_t TilesOnDevice::bytes_of(const TileList& list) {
   };
   return bytes(list.ranges) + bytes(list.tiles) + bytes(list.runs) + bytes(list.work) +
          bytes(list.turns) + bytes(list.unopened) + bytes(list.unclosed) + bytes(list.gaps) +
-         bytes(list.parts) + bytes(list.cut_tiles);
+         bytes(list.parts) + static_cast<int64_t>(list.cut_tiles.size() * sizeof(CutTile));
 }
 
 }  // namespace cpscope::kernels

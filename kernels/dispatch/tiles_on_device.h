@@ -5,6 +5,7 @@
 #include "kernels/device/device_memory.h"
 
 #include <cstdint>
+#include <vector>
 
 namespace cpscope::kernels {
 
@@ -22,6 +23,7 @@ class TilesOnDevice {
  private:
   DeviceMemory ranges_, tiles_, runs_, work_, turns_, unopened_, unclosed_, gaps_, parts_,
       cut_tiles_;
+  std::vector<CutTile> cut_tiles_on_host_;  // being copied
   DeviceTiles view_;
 };
 

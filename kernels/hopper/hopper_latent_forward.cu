@@ -128,11 +128,11 @@ class LatentItem {
     __syncthreads();
     Walk walk(launch_.query_tiles.runs + rows_.tile().first_run, rows_.tile().num_runs, 0, 1);
     const Pair first = next_pair(walk);
+    fetch_queries();  // first: they would wait behind the keys
+    copy_async_commit();
 #pragma unroll
     for (int buffer = 0; buffer < 2; ++buffer)
       if (first.has[buffer]) load(first.tiles[buffer], buffer);
-    fetch_queries();
-    copy_async_commit();
     copy_async_wait<0>();
     publish_shared_writes();
     __syncthreads();

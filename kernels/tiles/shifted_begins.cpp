@@ -9,10 +9,12 @@
 namespace cpscope::kernels {
 namespace {
 
-constexpr int32_t kShift = 3;           // blocks between the begins of two CTAs
-constexpr double kTurnTiles = 1.3;      // in the time of a streamed tile
-constexpr double kPauseTiles = 1.3;     // of an item besides its tiles
-constexpr double kLeastWaiting = 0.03;  // share of all time after which the last CTA would start
+constexpr int32_t kShift = 3;        // blocks between the begins of two CTAs
+constexpr double kTurnTiles = 1.3;   // in the time of a streamed tile
+constexpr double kPauseTiles = 1.3;  // of an item besides its tiles
+// Share of all time after which the last CTA would start. At head_dim 128 the late fetch of an item
+// costs 4 us, and short tiles of a causal mask make up for some of the waiting.
+constexpr double kLeastWaiting = 0.03, kLeastOfUneven = 0.085;
 
 /// CTAs that take the tiles of a head.
 int32_t ctas_of_head(const WorkHeads& heads, const TileList& list) {
@@ -49,12 +51,17 @@ bool suits_shifted_begins(const WorkHeads& heads, bool has_documents, const Tile
       has_documents)
     return false;
   const int32_t ctas = ctas_of_head(heads, list);
-  int64_t tiles = 0;
-  for (const OwnedTile& tile : list.tiles) tiles += tile.num_tiles;
+  int64_t tiles = 0, longest = 0;
+  for (const OwnedTile& tile : list.tiles) {
+    tiles += tile.num_tiles;
+    longest = std::max<int64_t>(longest, tile.num_tiles);
+  }
+  const bool is_uneven = 4 * tiles < 3 * longest * static_cast<int64_t>(list.tiles.size()) &&
+                         list.shape.walked_rows < list.shape.owned_rows;
   const double alone = static_cast<double>(tiles) / std::max(1, ctas);
   // Where every CTA has one item at most, all begin at once, and the longest one ends last.
   return static_cast<int64_t>(list.tiles.size()) > ctas && ctas > 1 &&
-         ctas * kTurnTiles >= kLeastWaiting * alone;
+         ctas * kTurnTiles >= (is_uneven ? kLeastOfUneven : kLeastWaiting) * alone;
 }
 
 std::vector<double> shift_begins(const WorkHeads& heads, TileList& list) {

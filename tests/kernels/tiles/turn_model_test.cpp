@@ -96,7 +96,7 @@ TEST(TurnModel, NeverStopsWhereHeadsBeginOneAfterAnother) {
 TEST(TurnModel, NeverStopsWhereTilesBeginAtOtherBlocks) {
   std::mt19937 random(5);
   int num_shifted = 0, num_stuck_ahead = 0;
-  for (int trial = 0; trial < 200; ++trial) {
+  for (int trial = 0; trial < 300; ++trial) {
     DocumentBatch batch{{64 + static_cast<int32_t>(random() % 6000)},
                         random() % 2 == 0,
                         1 + static_cast<int32_t>(random() % 6)};
@@ -123,8 +123,8 @@ TEST(TurnModel, LosesLessWithFewHeadsWhereTilesBeginAtOtherBlocks) {
     DocumentBatch batch;
     double most, less;  // loss, and how much less than from the same block
   } cases[] = {{{{16384}, true, 4}, 1.07, 0.05}, {{{16384}, false, 4}, 1.04, 0.03},
-               {{{8192}, true, 4}, 1.18, 0.15},  {{{8192}, true, 8}, 1.10, 0.04},
-               {{{4096}, true, 16}, 1.11, 0.05}, {{{16384}, true, 8, 1, 64}, 1.08, 0.04}};
+               {{{8192}, true, 4}, 1.18, 0.15},  {{{8192}, false, 8}, 1.05, 0.03},
+               {{{16384}, true, 2}, 1.17, 0.15}, {{{16384}, true, 8, 1, 64}, 1.08, 0.04}};
   for (const auto& one : cases) {
     DocumentBatch batch = one.batch;
     const double before = times_of(batch).loss();
@@ -135,7 +135,9 @@ TEST(TurnModel, LosesLessWithFewHeadsWhereTilesBeginAtOtherBlocks) {
   }
   // Many heads lose little from the same block, and short documents have one tile for each CTA.
   // Sums must not depend on the pieces that heads come in.
+  // With 8 heads of 8192 causal tokens it was measured to gain nothing.
   for (const DocumentBatch& batch : {DocumentBatch{{16384}, true, 16, 1, 128, kCtas},
+                                     DocumentBatch{{8192}, true, 8, 1, 128, kCtas},
                                      DocumentBatch{{4096}, true, 4, 1, 128, kCtas},
                                      DocumentBatch{{16384}, true, 4, 1, 128, kCtas, false}})
     EXPECT_FALSE(list_of_batch(batch).draws_late) << batch.lengths[0];
