@@ -434,7 +434,10 @@ __device__ __forceinline__ void send_tile(const FusedParams& fused, const FusedS
   }
   commit_boxes();
   wait_for_boxes_read();
-  TileBarrier(at.sums_full, number).arrive();  // tiles that close do not get here
+  // Consumers wait for sums only where tiles close. Every phase has somebody who waits for it.
+  const TileBarrier sums_full(at.sums_full, number);
+  sums_full.arrive();
+  sums_full.wait();
   dq_free.arrive();
   wait_for_boxes();
   pass_turn(taken, turn + 1);

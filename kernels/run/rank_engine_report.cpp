@@ -151,6 +151,7 @@ ByDirection<std::vector<std::string>> RankEngine::item_kernels() const {
     const TileList& list = key_list_of(item);
     if (list.walks_by_tile) name += " by tile";
     if (list.group_parts > 1) name += fmt::format(" in {} parts", list.group_parts);
+    if (list.draws_late) name += " with shifted begins";
     if (note_of(item, Direction::backward).own_merge.merges) name += " merging dq";
     set_name(item, Direction::backward, name);
   }

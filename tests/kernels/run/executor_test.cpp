@@ -120,6 +120,47 @@ TEST(CudaExecutor, SplitsGroupsIntoPartsWhereKvHeadsAreFew) {
   }
 }
 
+#ifndef CPSCOPE_EMULATED
+/// One document of few heads, so long that the tiles of a head begin to stream at different blocks.
+Scenario few_heads(int32_t heads, int32_t head_dim, int32_t tokens, MaskType mask,
+                   int32_t ranks = 1) {
+  Scenario scenario =
+      scenario_of_pieces("p2p", ranks, head_dim, fmt::format("{}", tokens), 1, heads);
+  scenario.attention.kv_heads = heads;
+  scenario.attention.mask_type = mask;
+  return scenario;
+}
+
+TEST(CudaExecutor, AddsUpDqOfFewHeadsWhoseTilesBeginAtDifferentBlocks) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  std::vector<Scenario> scenarios{
+      few_heads(4, 128, 4700, MaskType::causal),     few_heads(8, 128, 2333, MaskType::no_mask),
+      few_heads(16, 128, 1700, MaskType::causal),    few_heads(8, 64, 2500, MaskType::causal),
+      few_heads(6, 64, 3100, MaskType::no_mask),     few_heads(16, 128, 2400, MaskType::causal, 2),
+      few_heads(16, 64, 2400, MaskType::no_mask, 2), few_heads(16, 128, 2000, MaskType::causal),
+      few_heads(16, 100, 1500, MaskType::causal),    few_heads(16, 128, 1300, MaskType::causal)};
+  scenarios[7].attention.kv_heads = 4;
+  scenarios[8].attention.softcap = 20.0;
+  scenarios[8].numerics.dtype = Dtype::fp16;
+  scenarios[9].numerics.fp8 = Fp8{};
+  for (const Scenario& scenario : scenarios) {
+    const auto run = run_graded_on(executor, scenario, {.repeats = 3});
+    ASSERT_TRUE(run && run->output.ok()) << (run ? to_text(run->output.error()) : "rejected");
+    EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+    const auto again = executor.run(run->plan, run->inputs, {});
+    ASSERT_TRUE(again.ok()) << to_text(again.error());
+    EXPECT_TRUE(is_bitwise_equal(run->output.value().answer, again.value().answer));
+    if (run->output.value().kernels != "sm90") continue;
+    const auto& names = run->output.value().item_kernels.backward;
+    EXPECT_TRUE(std::any_of(
+        names.begin(), names.end(),
+        [](const std::string& name) { return name.find("shifted begins") != std::string::npos; }))
+        << names.front() << "\n"
+        << print_scenario(scenario);
+  }
+}
+#endif
+
 /// Sums of gradients travel in fp32 inside a window, and in the dtype or fp32 to the next one.
 TEST(CudaExecutor, CarriesOutRingsOfWindows) {
   CPSCOPE_NEEDS_DEVICE(executor);
@@ -260,6 +301,10 @@ TEST(CudaExecutor, StaysCleanOnASmallSuite) {
   std::vector<Scenario> scenarios{scenario_of_parts("p2p", 64), scenario_of_parts("p2p", 128),
                                   scenario_of_parts("all_gather", 192),
                                   scenario_of_parts("a2a", 256)};
+#ifndef CPSCOPE_EMULATED
+  scenarios.push_back(few_heads(8, 128, 2304, MaskType::no_mask));
+  scenarios.push_back(few_heads(8, 64, 2304, MaskType::no_mask));
+#endif
   for (uint64_t seed = 7'200'000; seed < 7'200'000 + kSmallSuite; ++seed)
     scenarios.push_back(random_device_scenario(seed, 40, seed % 3 == 0));
   for (const Scenario& scenario : scenarios) {

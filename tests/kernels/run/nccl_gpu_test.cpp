@@ -115,5 +115,40 @@ TEST(NcclOnDevices, GivesTheBitsOfOneGpuInEveryRepeatAndInHoweverManyPieces) {
   }
 }
 
+// A rank that has a GPU for itself launches these kernels without the guarantee that their CTAs
+// begin together.
+TEST(NcclOnDevices, GivesTheBitsOfOneGpuWhereFewHeadsBeginAtDifferentBlocks) {
+  if (const auto absence = kernels::make_executor_nccl()->absence())
+    GTEST_SKIP() << "requires nccl: " << to_text(*absence);
+  const auto cuda = kernels::make_executor_cuda();
+  const int32_t ranks = num_ranks();
+  for (const int32_t head_dim : {64, 128}) {
+    Scenario scenario =
+        scenario_of_pieces("p2p", ranks, head_dim, fmt::format("{}", 6144 * ranks), 4, 4);
+    scenario.attention.mask_type = MaskType::no_mask;
+    const auto plan = plan_unless_refused(scenario);
+    ASSERT_TRUE(plan);
+    const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+    const auto expected = cuda->run(*plan, inputs, {});
+    ASSERT_TRUE(expected) << to_text(expected.error());
+    for (const kernels::Wire wire : {kernels::Wire::copies, kernels::Wire::nccl}) {
+      auto settings = kernels::nccl_settings_of_environment();
+      ASSERT_TRUE(settings) << to_text(settings.error());
+      settings.value().wire = wire;
+      RunOptions options;
+      options.poison = true;
+      options.repeats = 12;
+      const auto output =
+          kernels::make_executor_nccl(std::move(settings).value())->run(*plan, inputs, options);
+      ASSERT_TRUE(output) << to_text(output.error());
+      for (const std::string& name : output.value().item_kernels.backward)
+        EXPECT_NE(name.find("shifted begins"), std::string::npos) << name;
+      EXPECT_TRUE(is_bitwise_equal(output.value().answer, expected.value().answer))
+          << "head_dim " << head_dim << ", " << ranks << " ranks\n"
+          << describe(compare(output.value().answer, expected.value().answer));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cpscope::tests
