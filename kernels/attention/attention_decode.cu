@@ -339,6 +339,7 @@ __global__ void __launch_bounds__(DecodeTiles<Instance, kStackCount>::kThreads, 
     attention_decode(const __grid_constant__ DecodeParams params) {
   const DeviceTiles& tiles = params.launch.query_tiles;
   tell_begun(tiles.begun);
+  let_next_kernel_begin();
   auto* fetched = reinterpret_cast<int32_t*>(dynamic_shared());
   for_each_work_item(
       params.launch.counter, tiles.num_work, fetched, [&](int32_t work, const auto& draw) {

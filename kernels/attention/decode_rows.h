@@ -108,25 +108,37 @@ __device__ __forceinline__ float* part_row(const DecodeParams& params, int32_t l
   return params.launch.parts + ((int64_t{slot} * num_groups + group) * rows_of_part + row) * lanes;
 }
 
-/// Finds a row's factors; if it writes, writes lse and raises max_logit. query, head: local.
-__device__ __forceinline__ RowEnd finish_row(const DecodeParams& params, int32_t query,
-                                             int32_t head, const RowSum& note, bool writes = true) {
-  const ForwardLaunch& launch = params.launch;
+/// The place of a row's lse. query, head: local.
+__device__ __forceinline__ float* lse_place(const ForwardLaunch& launch, int32_t query,
+                                            int32_t head) {
+  return launch.lse + query * launch.lse_row_stride + head;
+}
+
+/// A row's factors, and its lse.
+__device__ __forceinline__ RowEnd end_row(const DecodeParams& params, int32_t query, int32_t head,
+                                          const RowSum& note, float& lse) {
   const bool is_empty = note.sum == 0.0f;
-  float lse = is_empty ? -kInfinity : (note.largest + log2f(note.sum)) * kLn2;
-  float* const place = launch.lse + query * launch.lse_row_stride + head;
+  lse = is_empty ? -kInfinity : (note.largest + log2f(note.sum)) * kLn2;
   RowEnd end;
   end.factor = is_empty ? 0.0f : params.value_factor / note.sum;
-  if (launch.merges) {
-    const MergeWeights weights(*place, lse);
+  if (params.launch.merges) {
+    const MergeWeights weights(*lse_place(params.launch, query, head), lse);
     end.before = weights.before;
     end.added = weights.added;
     lse = weights.lse;
   }
-  if (!writes) return end;
-  *place = lse;
+  return end;
+}
+
+/// The same; writes lse and raises max_logit.
+__device__ __forceinline__ RowEnd finish_row(const DecodeParams& params, int32_t query,
+                                             int32_t head, const RowSum& note) {
+  const ForwardLaunch& launch = params.launch;
+  float lse;
+  const RowEnd end = end_row(params, query, head, note, lse);
+  *lse_place(launch, query, head) = lse;
   // A NaN in the sum shows a NaN among the scores; fmaxf would hide it.
-  if (launch.max_logit != nullptr && !is_empty)
+  if (launch.max_logit != nullptr && note.sum != 0.0f)
     atomic_max(launch.max_logit + head, note.sum == note.sum ? note.largest * kLn2 : NAN);
   return end;
 }

@@ -39,6 +39,7 @@ __global__ void __launch_bounds__(kMostTeamThreads)
                 cta = static_cast<int32_t>(blockIdx.x) / given.num_slices;
   const int32_t row = cta % rows_of_tile, group = cta / rows_of_tile % num_groups;
   const CutTile tile = launch.query_tiles.cut_tiles[cta / rows_of_tile / num_groups];
+  wait_for_kernel_before();
   if (row >= (tile.end - tile.begin) * params.heads) return;
 
   const int32_t num_teams = given.num_teams;
@@ -107,7 +108,11 @@ __global__ void __launch_bounds__(kMostTeamThreads)
       for (int e = 0; e < 4; ++e) sums[e] = fmaf(other[own_lane + e], added, sums[e] * factor);
       whole = joined;
     }
-    if (own_lane == 0) *end = finish_row(params, query, head, whole, slice == 0);
+    if (own_lane == 0) {
+      float lse;
+      *end = slice == 0 ? finish_row(params, query, head, whole)
+                        : end_row(params, query, head, whole, lse);
+    }
   }
   __syncthreads();
   if (team == 0) store_row_four<T>(params, query, head, lane, sums, *end);
@@ -127,7 +132,9 @@ void launch_key_part_sums(const DecodeParams& params, Stream stream) {
   const int32_t fours = kFours / slices;
   const int32_t wanted = (tiles.most_parts + kPartsOfTeam - 1) / kPartsOfTeam;
   const int32_t teams = std::clamp(wanted, std::max(1, 32 / fours), kMostTeamThreads / fours);
-  launch_kernel(add_key_parts<typename Tiles::T, Tiles::kV>, Grid(rows * slices), teams * fours,
+  Grid grid(rows * slices);
+  grid.begins_early = true;
+  launch_kernel(add_key_parts<typename Tiles::T, Tiles::kV>, grid, teams * fours,
                 teams * (fours * 4 + 4) * int32_t{sizeof(float)} + int32_t{sizeof(RowEnd)}, stream,
                 KeyPartSums{params, teams, slices});
 }

@@ -22,6 +22,21 @@ __device__ __forceinline__ uint8_t* dynamic_shared() {
   return shared_bytes;
 }
 
+/// In a kernel with Grid::begins_early: waits until the kernel before it in the stream has ended
+/// and its writes are visible. Before it nothing of that kernel may be read or overwritten.
+__device__ __forceinline__ void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// The next kernel in the stream, if it begins early, may begin when all CTAs of this one have
+/// called it or ended.
+__device__ __forceinline__ void let_next_kernel_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /// Shared-memory address in the form that the instructions below take.
 __device__ __forceinline__ uint32_t shared_address(const void* in_shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(in_shared));

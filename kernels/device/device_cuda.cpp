@@ -40,6 +40,31 @@ void throw_if_failed(cudaError_t status, const char* call) {
   throw DeviceError(describe_status(status, call));
 }
 
+void enqueue_kernel(const void* kernel, const Grid& grid, int32_t threads, int32_t shared_bytes,
+                    Stream stream, void** arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y),
+                        static_cast<uint32_t>(grid.z));
+  config.blockDim = dim3(static_cast<uint32_t>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = reinterpret_cast<cudaStream_t>(stream);
+  cudaLaunchAttribute attribute{};
+  config.attrs = &attribute;
+  if (grid.together) {
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+    config.numAttrs = 1;
+  } else if (grid.begins_early) {
+    // Code for earlier GPUs does not wait (wait_for_kernel_before).
+    cudaFuncAttributes code;
+    throw_if_failed(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes");
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.numAttrs = code.ptxVersion >= 90 ? 1 : 0;
+  }
+  throw_if_failed(cudaLaunchKernelExC(&config, kernel, arguments), "cudaLaunchKernelExC");
+}
+
 void* find_driver_function(const char* name, unsigned version) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

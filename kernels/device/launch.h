@@ -14,13 +14,15 @@ namespace cpscope::kernels {
 
 /// CTAs of a launch. per_sm: how many share a multiprocessor, as the kernel's launch bounds say.
 /// together: they wait for each other, so none starts before all fit the device at once, whatever
-/// else runs on it.
+/// else runs on it. begins_early: the kernel calls wait_for_kernel_before(), so that its CTAs may
+/// start while the kernel before it in the stream still runs.
 struct Grid {
   int32_t x = 1;
   int32_t y = 1;
   int32_t z = 1;
   int32_t per_sm = 1;
   bool together = false;
+  bool begins_early = false;
 
   Grid(int32_t x_ctas, int32_t y_ctas = 1, int32_t z_ctas = 1) : x(x_ctas), y(y_ctas), z(z_ctas) {}
 };
@@ -61,26 +63,18 @@ void allow_shared_bytes(void (*kernel)(Params), int32_t shared_bytes) {
                   "cudaFuncSetAttribute(MaxDynamicSharedMemorySize)");
 }
 
-/// Enqueues the kernel; throws DeviceError if the launch fails.
+/// Enqueues a kernel whose shared memory is allowed; throws DeviceError if the launch fails.
+void enqueue_kernel(const void* kernel, const Grid& grid, int32_t threads, int32_t shared_bytes,
+                    Stream stream, void** arguments);
+
+/// The same.
 template <class Params>
 void launch_kernel(void (*kernel)(Params), Grid grid, int32_t threads, int32_t shared_bytes,
                    Stream stream, const Params& params) {
   allow_shared_bytes(kernel, shared_bytes);
   void* arguments[] = {const_cast<Params*>(&params)};
-  const auto launch = [&](auto call) {
-    return call(reinterpret_cast<const void*>(kernel),
-                dim3(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y),
-                     static_cast<uint32_t>(grid.z)),
-                dim3(static_cast<uint32_t>(threads)), arguments, static_cast<size_t>(shared_bytes),
-                reinterpret_cast<cudaStream_t>(stream));
-  };
-  if (grid.together) {
-    throw_if_failed(launch([](auto... all) { return cudaLaunchCooperativeKernel(all...); }),
-                    "cudaLaunchCooperativeKernel");
-  } else {
-    throw_if_failed(launch([](auto... all) { return cudaLaunchKernel(all...); }),
-                    "cudaLaunchKernel");
-  }
+  enqueue_kernel(reinterpret_cast<const void*>(kernel), grid, threads, shared_bytes, stream,
+                 arguments);
 }
 
 /// CTAs of the kernel that run at the same time on the whole device: the grid of a kernel that

@@ -70,6 +70,10 @@ inline uint32_t shared_address(const void* in_shared,
   return emulator::current_cta().address_of(in_shared, {"shared_address", 0, line});
 }
 
+// Kernels run one after another.
+inline void wait_for_kernel_before() {}
+inline void let_next_kernel_begin() {}
+
 inline float to_float(Bf16 value) { return from_bf16_bits(value.bits); }
 inline float to_float(Fp16 value) { return from_fp16_bits(value.bits); }
 inline float to_float(float value) { return value; }

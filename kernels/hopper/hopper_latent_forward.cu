@@ -75,7 +75,7 @@ struct LatentTiles {
   static constexpr int kSumLanes = kSumLanesOf<kV>;
   static constexpr int kSums = kQueries;
   static constexpr int kNotes = kSums + kRows * kSumLanes * 4;
-  static constexpr int kEnds = kNotes + kRows * 8;
+  static constexpr int kEnds = kNotes + kRows * int{sizeof(RowSum)};
   static constexpr int kSharedBytes =
       1024 + std::max(kStreamEnd, kEnds + kRows * int{sizeof(RowEnd)});
   static_assert(kTops + kWarpgroups * kRows * 4 <= kLoaded && kSignals + 3 * 8 <= kQueries);
@@ -520,6 +520,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
   const ForwardLaunch& launch = params.decode.launch;
   const DeviceTiles& tiles = launch.query_tiles;
   tell_begun(tiles.begun);
+  let_next_kernel_begin();
   const uint32_t begin = shared_address(dynamic_shared());
   uint8_t* const shared = dynamic_shared() + (align_to_swizzle(begin) - begin);
   auto* fetched = reinterpret_cast<int32_t*>(shared);

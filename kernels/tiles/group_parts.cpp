@@ -106,7 +106,7 @@ WorkHeads heads_in_parts(const WorkHeads& heads, int32_t parts) {
   return result;
 }
 
-int32_t choose_group_parts(const WorkHeads& item_heads, bool has_documents, const TileList& list) {
+int32_t choose_group_parts(const WorkHeads& item_heads, bool is_packed, const TileList& list) {
   WorkHeads heads = item_heads;
   heads.num_heads = heads.all_heads();
   if (heads.group <= 1 || heads.heads_walked <= 1) return 1;
@@ -124,8 +124,7 @@ int32_t choose_group_parts(const WorkHeads& item_heads, bool has_documents, cons
   for (int32_t parts = 1; parts <= heads.group && parts * sum_bytes <= kMostPartBytes; ++parts) {
     if (heads.group % parts != 0) continue;
     const WorkHeads split = heads_in_parts(heads, parts);
-    const bool starts_late =
-        list.shape.by_blocks && !suits_shifted_begins(split, has_documents, list);
+    const bool starts_late = list.shape.by_blocks && !suits_shifted_begins(split, is_packed, list);
     double end = has_few_items ? end_of(walks, split, starts_late) : alone;
     end += alone * (memory_factor(walks, split, list) - 1.0);
     // The parts are written by the attention kernel and read by the kernel that adds them.

@@ -14,10 +14,10 @@ namespace cpscope::kernels {
 
 /// Number of equal parts that groups are best split into: 1 unless the items end sooner by more
 /// than the addition costs. The list's tiles are counted; its work is not assigned yet.
-/// has_documents: of several documents.
+/// is_packed: of several documents.
 /// Cost: O(tiles x heads x divisors of the group), only for items few enough that a device finishes
 /// them soon.
-int32_t choose_group_parts(const WorkHeads& heads, bool has_documents, const TileList& list);
+int32_t choose_group_parts(const WorkHeads& heads, bool is_packed, const TileList& list);
 
 /// The heads of an item whose groups are split into `parts`: a part counts as a KV head with fewer
 /// query heads.

@@ -1,5 +1,7 @@
 #include "kernels/tiles/shifted_begins.h"
 
+#include "kernels/tiles/work_order.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -28,7 +30,7 @@ std::vector<TileRun> shifted_runs(const OwnedTile& tile, int32_t skipped, const 
   std::vector<TileRun> begun, left;  // in the order in which they are streamed
   for (int32_t r = tile.num_runs; r-- > 0;) {
     const TileRun& run = list.runs[tile.first_run + r];
-    const int32_t count = (run.end - 1) / walked - run.begin / walked + 1;
+    const int32_t count = count_tiles(run, list.shape);
     const int32_t taken = std::min(skipped, count);
     skipped -= taken;
     const int32_t cut = taken == count ? run.begin
@@ -46,9 +48,8 @@ std::vector<TileRun> shifted_runs(const OwnedTile& tile, int32_t skipped, const 
 
 }  // namespace
 
-bool suits_shifted_begins(const WorkHeads& heads, bool has_documents, const TileList& list) {
-  if (list.shape.ctas_together == 0 || heads.heads_walked != 1 || !heads.is_never_cut ||
-      has_documents)
+bool suits_shifted_begins(const WorkHeads& heads, bool is_packed, const TileList& list) {
+  if (list.shape.ctas_together == 0 || heads.heads_walked != 1 || !heads.is_never_cut || is_packed)
     return false;
   const int32_t ctas = ctas_of_head(heads, list);
   int64_t tiles = 0, longest = 0;
@@ -56,8 +57,10 @@ bool suits_shifted_begins(const WorkHeads& heads, bool has_documents, const Tile
     tiles += tile.num_tiles;
     longest = std::max<int64_t>(longest, tile.num_tiles);
   }
-  const bool is_uneven = 4 * tiles < 3 * longest * static_cast<int64_t>(list.tiles.size()) &&
-                         list.shape.walked_rows < list.shape.owned_rows;
+  // At head_dim 128 streamed tiles have fewer rows.
+  const bool is_wide = list.shape.walked_rows < list.shape.owned_rows;
+  const bool is_uneven =
+      is_wide && 4 * tiles < 3 * longest * static_cast<int64_t>(list.tiles.size());
   const double alone = static_cast<double>(tiles) / std::max(1, ctas);
   // Where every CTA has one item at most, all begin at once, and the longest one ends last.
   return static_cast<int64_t>(list.tiles.size()) > ctas && ctas > 1 &&
@@ -68,9 +71,7 @@ std::vector<double> shift_begins(const WorkHeads& heads, TileList& list) {
   const int32_t ctas = ctas_of_head(heads, list);
   std::vector<int32_t> order(list.tiles.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return list.tiles[a].num_tiles > list.tiles[b].num_tiles;
-  });
+  sort_by_length(order, list);
   std::vector<double> begins(list.tiles.size()), free(static_cast<size_t>(ctas), 0.0);
   std::vector<int32_t> shifts(list.tiles.size(), 0);
   for (size_t i = 0; i < order.size(); ++i) {

@@ -20,7 +20,7 @@ namespace cpscope::kernels {
 /// begins, so fewer items than there are CTAs come before it in the list and have not ended.
 
 /// True if this gains more than it costs: the waiting is a large enough share of all time.
-bool suits_shifted_begins(const WorkHeads& heads, bool has_documents, const TileList& list);
+bool suits_shifted_begins(const WorkHeads& heads, bool is_packed, const TileList& list);
 
 /// Cuts and reorders the tiles' runs, and fills list.work. Returns the time in the schedule at
 /// which each tile begins, in streamed tiles.

@@ -264,12 +264,6 @@ void make_key_tiles(const std::vector<RowStretch>& long_documents, TileList& lis
   }
 }
 
-int32_t count_tiles(const TileRun& run, const TileShape& shape) {
-  const int32_t walked = shape.walked_rows;
-  const int32_t origin = shape.by_blocks ? run.begin / walked * walked : run.begin;
-  return (run.end - origin + walked - 1) / walked;
-}
-
 /// Counts the streamed tiles of each stationary tile, and records the area of all.
 void count_walked_tiles(TileList& list) {
   int64_t all = 0;
@@ -282,6 +276,12 @@ void count_walked_tiles(TileList& list) {
 }
 
 }  // namespace
+
+int32_t count_tiles(const TileRun& run, const TileShape& shape) {
+  const int32_t walked = shape.walked_rows;
+  const int32_t origin = shape.by_blocks ? run.begin / walked * walked : run.begin;
+  return (run.end - origin + walked - 1) / walked;
+}
 
 TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64_t kv_rows,
                         const WorkHeads& item_heads, TileShape shape, TileOwner owner) {
@@ -296,14 +296,14 @@ TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64
   owns_queries ? make_query_tiles(long_documents, list) : make_key_tiles(long_documents, list);
   count_walked_tiles(list);
   if (shape.cuts_keys) cut_keys(item_heads, list);
-  const bool has_documents = !long_documents.empty() && long_documents.back().begin > 0;
-  list.group_parts = choose_group_parts(item_heads, has_documents, list);
+  const bool is_packed = has_documents(long_documents);
+  list.group_parts = choose_group_parts(item_heads, is_packed, list);
   const WorkHeads heads = heads_in_parts(item_heads, list.group_parts);
   if (!shape.by_blocks) {
     fill_in_sections(heads, list);
     return list;
   }
-  if (suits_shifted_begins(heads, has_documents, list)) {
+  if (suits_shifted_begins(heads, is_packed, list)) {
     const std::vector<double> begins = shift_begins(heads, list);
     BlockParts(owner, list).assign_turns_by_time(begins, list);
   } else {

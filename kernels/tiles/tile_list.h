@@ -51,6 +51,9 @@ struct TileRun {
   int8_t closes = 0;  // by blocks: no tile adds to these rows afterwards (TileList::unclosed)
 };
 
+/// Number of streamed tiles of a run.
+int32_t count_tiles(const TileRun& run, const TileShape& shape);
+
 /// Rows [begin, end) of the stationary side and the runs of streamed rows that meet them. Without
 /// runs the tile's results are those of empty rows.
 struct OwnedTile {
@@ -120,8 +123,8 @@ struct TileList {
   std::vector<WorkItem> work;  // tiles x heads
   /// By blocks, for the streamed tiles of each stationary tile: how many tiles before it in launch
   /// order add to rows of its own. Sums that are added in a fixed order are the same in every run,
-  /// and a tile waits only for items that start before its own. A counter covers rows of one block
-  /// that are streamed by tiles with rows in common.
+  /// and a tile waits only for items that start before its own, unless draws_late. A counter covers
+  /// rows of one block that are streamed by tiles with rows in common.
   std::vector<TurnRun> turns;
   int32_t num_counters = 0;
   std::vector<RowStretch> unopened;  // rows that must be zeroed first, each of one block

@@ -15,12 +15,6 @@ int64_t tiles_of_tail(int32_t longest) { return longest * kHopperCtas / 2; }
 
 bool is_short(const OwnedTile& tile, int32_t longest) { return 2 * tile.num_tiles <= longest; }
 
-void sort_by_length(std::vector<int32_t>& tiles, const TileList& list) {
-  std::stable_sort(tiles.begin(), tiles.end(), [&](int32_t a, int32_t b) {
-    return list.tiles[a].num_tiles > list.tiles[b].num_tiles;
-  });
-}
-
 /// Tiles that stream rows which no other tiles stream.
 struct DocumentGroup {
   std::vector<int32_t> tiles;
@@ -125,11 +119,11 @@ size_t count_before_tail(const std::vector<int32_t>& order, int32_t num_heads,
 /// Number of chains that run at a time. With few chains many CTAs wait for each other. With many,
 /// each chain reads its streamed rows from memory separately, which takes power away from the
 /// products.
-int32_t chains_at_once(const WorkHeads& heads, bool has_documents, const TileList& list) {
+int32_t chains_at_once(const WorkHeads& heads, bool is_packed, const TileList& list) {
   constexpr int32_t kFewest = 4;
   int64_t num_tiles =  // streamed by one head
       list.visited_cells / (int64_t{list.shape.walked_rows} * list.shape.owned_rows);
-  if (has_documents) {
+  if (is_packed) {
     // Tiles of short documents wait long for each other, and the tiles of a chain come back to its
     // rows. So these rows should mostly stay in the cache: with half as many chains the waits cost
     // more than reading a few rows twice.
@@ -331,12 +325,12 @@ void fill_staggered(int32_t num_heads, int32_t section, size_t num_documents,
 std::vector<int32_t> fill_by_heads(const WorkHeads& heads,
                                    const std::vector<RowStretch>& long_documents,
                                    const std::vector<int32_t>& order, size_t kept, TileList& list) {
-  const bool has_documents = !long_documents.empty() && long_documents.back().begin > 0;
   const int32_t staggered =
       heads_to_stagger(heads, documents_of(order, long_documents, list), list);
   const std::vector<Document> documents =
       documents_of(std::span(order).first(kept), long_documents, list);
-  const int32_t chains = staggered > 0 ? staggered : chains_at_once(heads, has_documents, list);
+  const int32_t chains =
+      staggered > 0 ? staggered : chains_at_once(heads, has_documents(long_documents), list);
   const std::vector<int32_t> result =
       take_in_turns(documents, static_cast<size_t>(chains / std::min(heads.all_heads(), chains)));
   const int32_t section = std::min(heads.num_heads, chains);
@@ -355,6 +349,12 @@ std::vector<int32_t> fill_by_heads(const WorkHeads& heads,
 }
 
 }  // namespace
+
+void sort_by_length(std::vector<int32_t>& tiles, const TileList& list) {
+  std::stable_sort(tiles.begin(), tiles.end(), [&](int32_t a, int32_t b) {
+    return list.tiles[a].num_tiles > list.tiles[b].num_tiles;
+  });
+}
 
 // Tiles of a causal document have all lengths and begin at its last row: streamed head by head,
 // short ones would wait for long ones at the begin of each head. This costs little in very long

@@ -11,6 +11,15 @@ namespace cpscope::kernels {
 /// CTAs that work at the same time: one for each multiprocessor of an H100 or H200.
 inline constexpr int64_t kHopperCtas = 132;
 
+/// Orders tiles by the number of tiles that they stream, the longest first; equal ones keep their
+/// order.
+void sort_by_length(std::vector<int32_t>& tiles, const TileList& list);
+
+/// True if the streamed rows belong to several documents. long_documents: of find_long_documents.
+inline bool has_documents(const std::vector<RowStretch>& long_documents) {
+  return !long_documents.empty() && long_documents.back().begin > 0;
+}
+
 /// Fills list.work section by section: documents and heads whose streamed rows fit the cache, the
 /// longest tiles of each first. So many short tiles of the last sections that CTAs end together are
 /// held back to the end.
