@@ -413,6 +413,9 @@ __device__ __forceinline__ void send_tile(const FusedParams& fused, const FusedS
   const BackwardParams& p = fused.base;
   int32_t* const taken = fused.turns_taken + head * p.tiles.num_counters + turns.run.counter;
   const TileBarrier dq_full(at.dq_full, number), dq_free(at.dq_free, number);
+  // Has ended long ago. Consumers wait for a tile's sums where it closes, or with the next tile if
+  // that one does not: without this nobody might have waited for the phase.
+  TileBarrier(at.sums_full, number - kSenders).wait();
   if (fused.closes(walk)) {
     close_dq<B>(fused, at, walk, head, turns, taken, number);
     dq_full.wait();
@@ -434,10 +437,7 @@ __device__ __forceinline__ void send_tile(const FusedParams& fused, const FusedS
   }
   commit_boxes();
   wait_for_boxes_read();
-  // Consumers wait for sums only where tiles close. Every phase has somebody who waits for it.
-  const TileBarrier sums_full(at.sums_full, number);
-  sums_full.arrive();
-  sums_full.wait();
+  TileBarrier(at.sums_full, number).arrive();  // tiles that close do not get here
   dq_free.arrive();
   wait_for_boxes();
   pass_turn(taken, turn + 1);

@@ -27,10 +27,9 @@
 // cut into parts, a second kernel adds up their sums (key_part_sums.h).
 //
 // Shared memory: 226 KiB; the last 64 elements of Q are kept in registers, and P1 takes their
-// place. Registers and spills: tests/kernels/device/ptxas_limits.txt. Numbers: as attention_decode;
-// P0 is rounded once for each product. Sources: DeepSeek-V2 (arXiv:2405.04434), 2.1;
-// FlashAttention-2 (arXiv:2307.08691), alg. 1; warpgroups that take turns: FlashMLA (DeepSeek,
-// 2025, "seesaw").
+// place. Numbers: as attention_decode; P0 is rounded once for each product. Sources: DeepSeek-V2
+// (arXiv:2405.04434), 2.1; FlashAttention-2 (arXiv:2307.08691), alg. 1; warpgroups that take turns:
+// FlashMLA (DeepSeek, 2025, "seesaw").
 
 namespace cpscope::kernels {
 namespace {
