@@ -6,8 +6,8 @@
 // of 8 bits read both operands along the summed dimension, and its keys in the order in which a
 // thread holds its weights, so that P needs no exchange between threads. Tiles of keys begin on 16
 // keys. Weights are 448 exp(logit - largest), cast as they are; the row sum is that before the
-// cast. The reference is the largest logit so far, because a larger weight would saturate. Sums of
-// P V are kept in fp32 (KeptSums).
+// cast. The reference is not below the largest logit so far, because a larger weight would
+// saturate. Sums of P V are kept in fp32 (KeptSums).
 //
 // Values: mxfp8, whose blocks have scales that no product of codes can apply on Hopper, and wider
 // heads. Operands are bf16 numbers that hold the values of 8-bit numbers, which is exact; weights
@@ -15,7 +15,8 @@
 //
 // Ladder: v1 is the portable kernel (attention_fp8.cu); v2 had two consumers and tiles of 128 keys,
 // and added every tile to sums in fp32 in registers; v3 has three consumers, because a warp waits
-// for its own instructions half of the time, and keeps sums in shared memory.
+// for its own instructions half of the time, and keeps sums in shared memory; v4 rescales in fewer
+// tiles (slack_of_codes).
 // Grid, block: as hopper_forward_kernel.h. Shared memory: 24 KB of Q, 12 KB for each stage of K, 16
 // KB of V (128 keys, of which a tile takes 96), 96 KB of sums. Registers: 160 a consumer's thread.
 // Accuracy: tensor cores keep about 14 bits of a sum, also of a logit.

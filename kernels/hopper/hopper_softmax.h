@@ -67,6 +67,8 @@ struct RowState {
   // And at most 2 to this, the range of fp16: with a million equal keys, an eighth of the sum is
   // more.
   static constexpr float kMostSlack = 15.0f;
+  // Of E4M3 codes: 2 to this is what their range loses below.
+  static constexpr float kMostCodeSlack = 2.0f;
 
   // Logits are those before logit_scale.
   float largest[2] = {-INFINITY, -INFINITY};    // of this thread
@@ -128,7 +130,7 @@ struct RowState {
     }
   }
 
-  /// Sets references, and limits, to the largest logits.
+  /// Sets references, and limits, to the largest logits; of codes above them.
   __device__ __forceinline__ void move_references(float to_log2, float weight_log2,
                                                   float (&shrink)[2]) {
 #pragma unroll
@@ -136,6 +138,7 @@ struct RowState {
       float top = largest[r];
       top = fmaxf(top, shuffle_xor(top, 1));
       top = fmaxf(top, shuffle_xor(top, 2));
+      if constexpr (B::kHasCodes) top = fmaxf(reference[r], top + slack_of_codes(r, top, to_log2));
       const float growth = (top - reference[r]) * to_log2;  // a NaN while nothing is visible
       // 1 if the reference does not change.
       shrink[r] = growth > 0.0f ? exp2_approx(-growth) : 1.0f;
@@ -145,6 +148,22 @@ struct RowState {
       if constexpr (B::kIsFp8) subtracted[r] -= B::kHasCodes ? B::kWeightLog2 : weight_log2;
       sum[r] *= shrink[r];
     }
+  }
+
+  /// How far the reference of row r may be above its largest logit, `top`. Weights of codes must
+  /// not be above that of the reference, so a reference that is the largest logit moves often, and
+  /// four warps wait for the one that rescales: with 64 rows of random logits in three tiles of
+  /// four, of 171. A weight below keeps fewer bits only where it is small, which shows if few keys
+  /// outweigh all others: so that of `top` is at most kMostPart of the sum, which is 0 in the first
+  /// tile.
+  __device__ __forceinline__ float slack_of_codes(int r, float top, float to_log2) const {
+    float whole = sum[r];
+    whole += shuffle_xor(whole, 1);
+    whole += shuffle_xor(whole, 2);
+    const float relative = whole * exp2_approx((reference[r] - top) * to_log2 - B::kWeightLog2);
+    // A NaN, while nothing is visible, becomes 0.
+    const float slack = fminf(fmaxf(0.0f, log2_approx(relative * kMostPart)), kMostCodeSlack);
+    return slack * reciprocal_approx(to_log2);
   }
 
   /// Called after move_references, when the sum covers all keys so far.
