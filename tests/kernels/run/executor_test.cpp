@@ -133,16 +133,23 @@ Scenario few_heads(int32_t heads, int32_t head_dim, int32_t tokens, MaskType mas
 
 TEST(CudaExecutor, AddsUpDqOfFewHeadsWhoseTilesBeginAtDifferentBlocks) {
   CPSCOPE_NEEDS_DEVICE(executor);
-  std::vector<Scenario> scenarios{
-      few_heads(4, 128, 4700, MaskType::causal),     few_heads(8, 128, 2333, MaskType::no_mask),
-      few_heads(16, 128, 1700, MaskType::causal),    few_heads(8, 64, 2500, MaskType::causal),
-      few_heads(6, 64, 3100, MaskType::no_mask),     few_heads(16, 128, 2400, MaskType::causal, 2),
-      few_heads(16, 64, 2400, MaskType::no_mask, 2), few_heads(16, 128, 2000, MaskType::causal),
-      few_heads(16, 100, 1500, MaskType::causal),    few_heads(16, 128, 1300, MaskType::causal)};
-  scenarios[7].attention.kv_heads = 4;
-  scenarios[8].attention.softcap = 20.0;
-  scenarios[8].numerics.dtype = Dtype::fp16;
-  scenarios[9].numerics.fp8 = Fp8{};
+  Scenario grouped = few_heads(16, 128, 2000, MaskType::causal);
+  grouped.attention.kv_heads = 4;
+  Scenario capped = few_heads(16, 100, 1500, MaskType::causal);
+  capped.attention.softcap = 20.0;
+  capped.numerics.dtype = Dtype::fp16;
+  Scenario fp8 = few_heads(16, 128, 1300, MaskType::causal);
+  fp8.numerics.fp8 = Fp8{};
+  const std::vector<Scenario> scenarios{few_heads(4, 128, 4700, MaskType::causal),
+                                        few_heads(8, 128, 2333, MaskType::no_mask),
+                                        few_heads(16, 128, 1700, MaskType::causal),
+                                        few_heads(8, 64, 2500, MaskType::causal),
+                                        few_heads(6, 64, 3100, MaskType::no_mask),
+                                        few_heads(16, 128, 2400, MaskType::causal, 2),
+                                        few_heads(16, 64, 2400, MaskType::no_mask, 2),
+                                        grouped,
+                                        capped,
+                                        fp8};
   for (const Scenario& scenario : scenarios) {
     const auto run = run_graded_on(executor, scenario, {.repeats = 3});
     ASSERT_TRUE(run && run->output.ok()) << (run ? to_text(run->output.error()) : "rejected");
