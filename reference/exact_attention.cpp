@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -11,6 +13,7 @@ namespace cpscope::reference {
 namespace {
 
 constexpr int64_t kExactRowsPerBlock = 128;
+constexpr double kSmallestLength = std::numeric_limits<double>::min();
 
 /// One query head of a unit, with the data that its row blocks share.
 struct ExactHead {
@@ -291,16 +294,35 @@ void turn_rows(const RotaryTable& turns, int direction, Rows<double>& rows) {
   for (int64_t row = 0; row < rows.rows(); ++row) rotate_row(turns, row, direction, &rows(row, 0));
 }
 
+/// [key] Whether a query of the part sees the key.
+std::vector<bool> keys_seen(const SequencePart& part) {
+  std::vector<int64_t> begun(static_cast<size_t>(part.num_keys()) + 1, 0);
+  for (int64_t query = 0; query < part.num_queries(); ++query) {
+    for (const KeyRun& run : part.visible.of_row(query)) {
+      ++begun[static_cast<size_t>(run.begin)];
+      --begun[static_cast<size_t>(run.end)];
+    }
+  }
+  std::partial_sum(begun.begin(), begun.end(), begun.begin());
+  std::vector<bool> seen;
+  for (int64_t key = 0; key < part.num_keys(); ++key)
+    seen.push_back(begun[static_cast<size_t>(key)] > 0);
+  return seen;
+}
+
 void write_exact_key_gradients(const HeadGroup& group, KeyGradients& gradients, Answer& answer,
                                TermLengths& terms) {
   const bool is_latent = group.scenario.attention.latent_dim > 0;
   turn_rows(group.part.key_turns, -1, gradients.dk);
+  const std::vector<bool> seen = keys_seen(group.part);
   for (int64_t key = 0; key < group.part.num_keys(); ++key) {
     const int64_t at = group.key_row(key);
     scatter_row(&gradients.dk(key, 0), at, group.kv_head, answer.dk);
     if (!is_latent) scatter_row(&gradients.dv(key, 0), at, group.kv_head, answer.dv);
     const auto index = static_cast<size_t>(at * answer.dk.shape[1] + group.kv_head);
-    terms.dv[index] = std::sqrt(gradients.dv_squares(key));
+    // Terms of 0 mean that no query sees the key; squares of weights below 1e-162 are 0 too.
+    terms.dv[index] = std::max(std::sqrt(gradients.dv_squares(key)),
+                               seen[static_cast<size_t>(key)] ? kSmallestLength : 0.0);
     terms.dk[index] =
         std::hypot(std::sqrt(gradients.dk_squares(key)), is_latent ? terms.dv[index] : 0.0);
     if (!terms.undropped.empty())

@@ -227,6 +227,43 @@ TEST(BudgetOfHops, IsKeptWhereTheHeaviestQueriesAreTheLast) {
   }
 }
 
+/// Logits differ by hundreds, so gradients of some keys are 1e-160, or 0 although a query sees the
+/// key; in fp32 they are 0, or as small as an exponential that does not end at 0.
+TEST(BudgetOfSmallWeights, IsKeptWhereNumbersEnd) {
+  for (const Dtype dtype : {Dtype::fp64, Dtype::fp32, Dtype::bf16, Dtype::fp16}) {
+    Scenario scenario = walker_case({700, 2, 3}, 2);
+    scenario.attention.head_dim_qk = scenario.attention.head_dim_v = 64;
+    scenario.attention.softmax_scale = 30.0;
+    scenario.numerics.dtype = dtype;
+    const GradedRun run = run_possible(scenario);
+    EXPECT_TRUE(run.grade.passed) << describe(run);
+    const std::vector<double>& dk = run.verdict.exact.dk.values;
+    EXPECT_TRUE(std::ranges::any_of(dk, [](double x) { return x != 0.0 && std::abs(x) < 1e-160; }));
+  }
+}
+
+/// The error of Hopper's sums of codes, in parts of 2^-12 of a typical logit.
+TEST(BudgetOfShortSums, IsThatOfTheLogitsThatCarryWeight) {
+  const auto is_kept = [](double scale, double parts) {
+    Scenario scenario = walker_case({700}, 2);
+    scenario.attention.head_dim_qk = scenario.attention.head_dim_v = 64;
+    scenario.attention.softmax_scale = scale;
+    scenario.numerics.dtype = Dtype::bf16;
+    scenario.numerics.fp8 = Fp8{.recipe = Fp8Recipe::current};
+    GradedRun run = run_possible(scenario);
+    run.answer.has_short_sums = true;
+    for (double& lse : run.answer.lse.values) lse -= parts * 0x1p-12 * scale * 8.0;
+    const Grade grade = grade_answer(run.plan.plan(), run.inputs, run.answer, run.verdict);
+    for (const TensorGrade& tensor : grade.tensors)
+      if (tensor.name == "lse") return tensor.passed;
+    return false;
+  };
+  EXPECT_TRUE(is_kept(0.125, 0.25));
+  EXPECT_FALSE(is_kept(0.125, 2.0));
+  EXPECT_TRUE(is_kept(1.0, 2.0));
+  EXPECT_FALSE(is_kept(1.0, 6.0));
+}
+
 TEST(BudgetOfSinks, FailsASinkThatEveryRankLetIn) {
   for (const Dtype dtype : {Dtype::fp64, Dtype::bf16}) {
     for (const int32_t cp_size : {2, 4}) {

@@ -331,7 +331,11 @@ class AnswerGrader {
   bool is_narrow() const { return dtype_ == Dtype::bf16 || dtype_ == Dtype::fp16; }
   KnownError short_sums(bool is_of_largest = false) const {
     const double size = has_short_sums_ ? length() * q_ * k_ : 0.0;
-    return {kShortSums.row * size, (is_of_largest ? kShortSums.row : kShortSums.rms) * size};
+    // Sums are cut in proportion to themselves. Among normal logits of this size those of most
+    // weight are that many times as large, but not beyond the largest of some thousands.
+    const double heaviest = std::clamp(size, 1.0, 4.0);
+    return {kShortSums.row * size,
+            (is_of_largest ? kShortSums.row : kShortSums.rms * heaviest) * size};
   }
   /// Statistics are never rounded to the dtype.
   Dtype unrounded() const { return dtype_ == Dtype::fp64 ? Dtype::fp64 : Dtype::fp32; }
