@@ -266,9 +266,7 @@ struct TensorConsumer {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) sum += parts[part];
     if (outgrown) {
-      using State = RowState<B>;
-      const float slack =
-          fminf(fmaxf(0.0f, log2_approx(sum * State::kMostPart)), State::kMostSlack);
+      const float slack = slack_of_sum(sum, RowState<B>::kMostSlack);
       limit = reference + slack * reciprocal_approx(to_log2);
     }
     return outgrown;

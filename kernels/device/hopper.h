@@ -180,6 +180,13 @@ __device__ __forceinline__ void yield_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
+// ---- numbers -----------------------------------------------------------------------------------
+
+/// The largest of three, by one instruction; three floats would take two.
+__device__ __forceinline__ int32_t max_of_three(int32_t a, int32_t b, int32_t c) {
+  return __vimax3_s32(a, b, c);
+}
+
 // ---- shared memory by its 32-bit address -------------------------------------------------------
 
 __device__ __forceinline__ int32_t load_shared_int(uint32_t address) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/device/fp8_values.h"
+#include "kernels/hopper/hopper_code_softmax.h"
 #include "kernels/hopper/hopper_forward_rows.h"
 #include "kernels/hopper/hopper_forward_stages.h"
 #include "kernels/hopper/hopper_products.h"
@@ -50,47 +51,46 @@ __device__ __forceinline__ auto part_of(float (&sums)[kAll], int first) -> float
 template <class B>
 struct KeptSums {
   static constexpr int kTiles = 32;
+  static constexpr int kFours = B::kV / 8, kFourBytes = kWarpgroupThreads * 16;
 
-  uint32_t place;  // of the first four; others kWarpgroupThreads further on
-  float subtracted[2];
+  uint32_t place;     // of the first four; others kFourBytes further on, `subtracted` last
   int32_t num_tiles;  // since the sums were kept
   bool has_any;
 
   __device__ KeptSums(const ForwardShared<B>& at, int consumer)
-      : place(at.kept +
-              16 * (consumer * kWarpgroupThreads * (B::kV / 8) + threadIdx.x % kWarpgroupThreads)) {
-  }
+      : place(at.kept + consumer * (kFours + 1) * kFourBytes +
+              threadIdx.x % kWarpgroupThreads * 16) {}
 
   __device__ __forceinline__ void begin() {
     num_tiles = 0;
     has_any = false;
   }
 
-  /// No products may be in flight.
-  __device__ __forceinline__ void count_tile(float (&sums)[B::kV / 2], const RowState<B>& state) {
-    if (++num_tiles < kTiles) return;
+  /// Counts a tile. Returns whether sums are to be kept.
+  __device__ __forceinline__ bool count_tile() { return ++num_tiles >= kTiles; }
+
+  /// Keeps the sums, which become 0. No products may be in flight.
+  __device__ __forceinline__ void keep(float (&sums)[B::kV / 2], const CodeRows<B>& state) {
     add_to(sums, state);
 #pragma unroll
     for (int i = 0; i < B::kV / 2; i += 4) {
-      store_shared_four(place + i / 4 * kWarpgroupThreads * 16,
+      store_shared_four(place + i / 4 * kFourBytes,
                         {sums[i], sums[i + 1], sums[i + 2], sums[i + 3]});
       sums[i] = sums[i + 1] = sums[i + 2] = sums[i + 3] = 0.0f;
     }
-    subtracted[0] = state.subtracted[0];
-    subtracted[1] = state.subtracted[1];
+    store_shared_pair(place + kFours * kFourBytes, {state.subtracted[0], state.subtracted[1]});
     num_tiles = 0;
     has_any = true;
   }
 
-  __device__ __forceinline__ void add_to(float (&sums)[B::kV / 2], const RowState<B>& state) const {
+  __device__ __forceinline__ void add_to(float (&sums)[B::kV / 2], const CodeRows<B>& state) const {
     if (!has_any) return;
-    float shrink[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r)  // a reference falls only from that of no key, where sums are 0
-      shrink[r] = exp2_approx(fminf(0.0f, subtracted[r] - state.subtracted[r]));
+    const FloatPair subtracted = load_shared_pair(place + kFours * kFourBytes);
+    const float shrink[2] = {exp2_approx(subtracted.x - state.subtracted[0]),
+                             exp2_approx(subtracted.y - state.subtracted[1])};
 #pragma unroll
     for (int i = 0; i < B::kV / 2; i += 4) {
-      const FloatFour four = load_shared_four(place + i / 4 * kWarpgroupThreads * 16);
+      const FloatFour four = load_shared_four(place + i / 4 * kFourBytes);
       sums[i] += four.x * shrink[0];
       sums[i + 1] += four.y * shrink[0];
       sums[i + 2] += four.z * shrink[1];
@@ -115,7 +115,7 @@ struct ForwardConsumer {
   uint32_t weights[B::kWalked * B::kBytes / 8];  // P of the previous tile, in pairs or in fours
   float out[B::kV / 2];
   KeptSums<B> kept;
-  RowState<B> state;
+  SoftmaxRows<B> state;
   UnwrittenItem unwritten;
 
   __device__ ForwardConsumer(const ForwardParams& params, const ForwardShared<B>& shared,
@@ -267,6 +267,64 @@ struct ForwardConsumer {
       prefetch_to_l2(place + first);
   }
 
+  /// Turns logits into the weights of the next P V while the last one runs. Releases K, and then
+  /// the V of the last one.
+  __device__ __forceinline__ void weigh(float (&logits)[B::kWalked / 2],
+                                        const typename B::Walk& walk, int k_stage, int v_stage) {
+    if (is_elected()) mbarrier_arrive(at.k_free + 8 * k_stage);
+    float shrink[2];
+    const bool outgrown = state.take(p, logits, shrink, walk);
+    wgmma_wait<0>();
+    pin(out);
+    if (is_elected()) mbarrier_arrive(at.v_free + 8 * v_stage);
+    round_weights(logits);
+    if (outgrown) {
+      multiply_sums(shrink);
+      if constexpr (!B::kIsFp8) state.raise_limits(p);
+    }
+  }
+
+  /// The same of codes (CodeRows). The branch follows the casts, so that these are made while
+  /// exponentials are; K is released after it, because logits may be needed again.
+  __device__ __forceinline__ void weigh_codes(float (&logits)[B::kWalked / 2],
+                                              const typename B::Walk& walk, int q_stage,
+                                              int k_stage, int v_stage) {
+    float part[2];
+    state.hide(logits, walk);
+    state.weigh(p, logits, part);
+    wgmma_wait<0>();
+    pin(out);
+    if (is_elected()) mbarrier_arrive(at.v_free + 8 * v_stage);
+    cast_weights(logits);
+    const bool is_full = kept.count_tile();
+    if (any_in_warp(state.is_outgrown()) || is_full) {
+      remake_codes(logits, part, walk, q_stage, k_stage);
+      if (is_full) kept.keep(out, state);
+      part[0] = part[1] = 0.0f;
+    }
+    if (is_elected()) mbarrier_arrive(at.k_free + 8 * k_stage);
+    state.sum[0] += part[0];
+    state.sum[1] += part[1];
+  }
+
+  /// Makes codes again where a weight is too large. No products may be in flight.
+  __device__ __forceinline__ void remake_codes(float (&values)[B::kWalked / 2],
+                                               const float (&part)[2], const typename B::Walk& walk,
+                                               int q_stage, int k_stage) {
+    if (any_in_warp(state.is_lost())) {
+      kept.keep(out, state);  // that leaves its registers to the product
+      const uint32_t rows = threadIdx.x / 32 % 4 * 16 * kPanelRowBytes;
+      multiply_in_warp<B::kWalked>(values, q_rows(q_stage) + rows, at.k + k_stage * B::kKBytes);
+      state.hide(values, walk);
+      state.take(p, values);
+    } else {
+      float shrink[2];
+      state.scale_down(values, part, shrink);
+      multiply_sums(shrink);
+    }
+    cast_weights(values);
+  }
+
   /// Computes all streamed tiles of an item with runs, and writes the previous item meanwhile.
   /// Returns the next item, which is read under the last product. The compiler requires sums of
   /// products to be used before other products begin, so the mean is made at once.
@@ -282,7 +340,6 @@ struct ForwardConsumer {
     if constexpr (B::kHasCodes) kept.begin();
     const int q_stage = take_q();
     next_run(walk, first_row);
-    float shrink[2];
     {
       float logits[B::kWalked / 2];
       const int stage = take_k();
@@ -291,7 +348,13 @@ struct ForwardConsumer {
       wgmma_wait<0>();
       pin(logits);
       if (is_elected()) mbarrier_arrive(at.k_free + 8 * stage);
-      state.take(p, logits, shrink, walk);
+      if constexpr (B::kHasCodes) {
+        state.hide(logits, walk);
+        state.take(p, logits);
+      } else {
+        float shrink[2];
+        state.take(p, logits, shrink, walk);
+      }
 #pragma unroll
       for (int i = 0; i < B::kV / 2; ++i) out[i] = 0.0f;
       round_weights(logits);
@@ -309,17 +372,11 @@ struct ForwardConsumer {
       pass_turn();
       wgmma_wait<1>();
       pin(logits);
-      if (is_elected()) mbarrier_arrive(at.k_free + 8 * k_stage);
-      const bool outgrown = state.take(p, logits, shrink, walk);  // P V runs meanwhile
-      wgmma_wait<0>();
-      pin(out);
-      if (is_elected()) mbarrier_arrive(at.v_free + 8 * v_stage);
-      round_weights(logits);
-      if (outgrown) {
-        multiply_sums(shrink);
-        if constexpr (!B::kIsFp8) state.raise_limits(p);
+      if constexpr (B::kHasCodes) {
+        weigh_codes(logits, walk, q_stage, k_stage, v_stage);
+      } else {
+        weigh(logits, walk, k_stage, v_stage);
       }
-      if constexpr (B::kHasCodes) kept.count_tile(out, state);
     }
     // No more reads of Q; the waits above were those of whole warps.
     if (!B::kSendsRows && is_elected()) mbarrier_arrive(at.q_free);

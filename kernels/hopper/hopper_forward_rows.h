@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/device/merge_weights.h"
+#include "kernels/hopper/hopper_code_softmax.h"
 #include "kernels/hopper/hopper_forward_stages.h"
 
 #include <cmath>
@@ -80,7 +81,7 @@ __device__ __forceinline__ int told_row() { return static_cast<int>(threadIdx.x 
 /// sufficient.
 template <class B>
 __device__ __forceinline__ UnwrittenItem end_softmax(const ForwardParams& p,
-                                                     const RowState<B>& state, int32_t first_row,
+                                                     const SoftmaxRows<B>& state, int32_t first_row,
                                                      int32_t rows_end, int32_t head,
                                                      float (&factor)[2]) {
   UnwrittenItem item{first_row, rows_end, head, -INFINITY, -INFINITY};
@@ -94,19 +95,24 @@ __device__ __forceinline__ UnwrittenItem end_softmax(const ForwardParams& p,
   const float other = shuffle_xor(told, 1);
   factor[0] = is_second ? other : told;
   factor[1] = is_second ? told : other;
-  const float reference = is_second ? state.reference[1] : state.reference[0];
   const float log_sum = logf(sum);
-  item.lse = is_empty ? -INFINITY : reference * p.logit_scale + log_sum;
-  if constexpr (B::kIsFp8) {
+  if constexpr (B::kHasCodes) {
+    const float subtracted = is_second ? state.subtracted[1] : state.subtracted[0];
+    item.lse = is_empty ? -INFINITY : subtracted * kLn2 + log_sum;
+  } else {
+    const float reference = is_second ? state.reference[1] : state.reference[0];
+    item.lse = is_empty ? -INFINITY : reference * p.logit_scale + log_sum;
     // The sum is that of larger weights.
-    item.lse -= B::kHasCodes ? B::kWeightLog : p.weight_log2 * kLn2;
+    if constexpr (B::kIsFp8) item.lse -= p.weight_log2 * kLn2;
+  }
+  if constexpr (B::kIsFp8) {
     factor[0] *= p.v_descale;
     factor[1] *= p.v_descale;
   }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const bool is_there = first_row + rows.step() * r < rows_end;
-    item.max_logit = fmaxf(item.max_logit, is_there ? state.largest[r] : -INFINITY);
+    item.max_logit = fmaxf(item.max_logit, is_there ? state.largest_logit(p, r) : -INFINITY);
   }
   // The running maximum ignores NaNs, so the sum is checked.
   if (sum != sum && first_row + rows.step() * told_row() < rows_end) item.max_logit = NAN;

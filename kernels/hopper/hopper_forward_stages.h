@@ -21,7 +21,7 @@ struct ForwardBudget {
   // V of E4m3 is stored by groups of keys (CodeColumns in kernels/rows/fp8_rows.h).
   static constexpr int kAlign = kHasCodes ? 16 : 1;
   // Codes: the largest weight becomes 2 to this, 448.
-  static constexpr float kWeightLog2 = 8.80735492f, kWeightLog = 6.10479323f;
+  static constexpr float kWeightLog2 = 8.80735492f;
   static constexpr int kQk = kQk_, kV = kV_, kConsumers = kConsumers_, kWalked = kWalked_;
   static constexpr int kOwned = kWarpgroupRows * kConsumers;
   using Walk = RunWalk<kWalked, kAlign>;
@@ -44,7 +44,7 @@ struct ForwardBudget {
   static constexpr int kQBytes = kOwned * kQk * kBytes;
   static constexpr int kKBytes = kWalked * kQk * kBytes;
   static constexpr int kVBytes = kHasCodes ? kV * kPanelRowBytes : kWalked * kV * kBytes;
-  static constexpr int kKeptBytes = kHasCodes ? kOwned * kV * 4 : 0;  // KeptSums
+  static constexpr int kKeptBytes = kHasCodes ? kOwned * (kV * 4 + 32) : 0;  // KeptSums
   static constexpr int kSharedBytes = 1024 + kQStages * kQBytes + kKStages * kKBytes +
                                       kVStages * kVBytes + 256 + TileScheduler::kBytes + kKeptBytes;
 

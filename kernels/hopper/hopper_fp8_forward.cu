@@ -5,9 +5,8 @@
 // 32 numbers; Q and K are codes of one byte; V is stored by elements of head_dim, because products
 // of 8 bits read both operands along the summed dimension, and its keys in the order in which a
 // thread holds its weights, so that P needs no exchange between threads. Tiles of keys begin on 16
-// keys. Weights are 448 exp(logit - largest), cast as they are; the row sum is that before the
-// cast. The reference is not below the largest logit so far, because a larger weight would
-// saturate. Sums of P V are kept in fp32 (KeptSums).
+// keys. Weights are 448 exp(logit - reference), cast as they are; the row sum is that before the
+// cast (CodeRows). Sums of P V are kept in fp32 (KeptSums).
 //
 // Values: mxfp8, whose blocks have scales that no product of codes can apply on Hopper, and wider
 // heads. Operands are bf16 numbers that hold the values of 8-bit numbers, which is exact; weights
@@ -16,9 +15,10 @@
 // Ladder: v1 is the portable kernel (attention_fp8.cu); v2 had two consumers and tiles of 128 keys,
 // and added every tile to sums in fp32 in registers; v3 has three consumers, because a warp waits
 // for its own instructions half of the time, and keeps sums in shared memory; v4 rescales in fewer
-// tiles (slack_of_codes).
+// tiles; v5 makes weights before it knows the largest logit of a tile, and its warpgroups take no
+// turns.
 // Grid, block: as hopper_forward_kernel.h. Shared memory: 24 KB of Q, 12 KB for each stage of K, 16
-// KB of V (128 keys, of which a tile takes 96), 96 KB of sums. Registers: 160 a consumer's thread.
+// KB of V (128 keys, of which a tile takes 96), 102 KB of sums. Registers: 160 a consumer's thread.
 // Accuracy: tensor cores keep about 14 bits of a sum, also of a logit.
 // Source: FlashAttention-3 (arXiv:2407.08608), 3.3; DeepSeek-V3 (arXiv:2412.19437), 3.3.2.
 #include "kernels/attention/fp8_numbers.h"
@@ -34,7 +34,7 @@ using device::ForwardParams;
 
 // As in hopper_forward.cu.
 using ForwardCodes =
-    device::ForwardBudget<E4m3, 128, 128, 3, 96, 3, 3, 1, true, false, 32, 160, false>;
+    device::ForwardBudget<E4m3, 128, 128, 3, 96, 3, 3, 1, false, false, 32, 160, false>;
 using Values128 =
     device::ForwardBudget<Fp8AsBf16, 128, 128, 2, 128, 2, 2, 1, true, false, 40, 232, false>;
 using Values256 =
@@ -77,6 +77,7 @@ void launch_codes(const ForwardLaunch& launch, Stream stream) {
   make_row_map(p.v, v, Dtype::bf16, shape.num_kv_heads, static_cast<int32_t>(v.row_stride),
                {B::kV});
   set_fp8_scales(launch, p);
+  p.logit_log2 = p.logit_scale * device::kLog2E;
   launch_attend<B>(p, stream);
 }
 

@@ -34,6 +34,7 @@ struct ForwardParams {
   float v_descale;     // FP8: multiplies v
   float out_scale;     // FP8: of out, which is cast with it; 0: it is not
   float weight_log2;   // FP8 without codes: the largest weight is 2 to this
+  float logit_log2;    // FP8 codes: logit_scale for powers of two
 };
 
 /// Most query heads in a tile: with more, the two rows of a thread would belong to two heads.
@@ -56,19 +57,44 @@ struct TileRows {
   __device__ __forceinline__ int32_t step() const { return kHasHeads ? 8 >> heads_log2 : 8; }
 };
 
+__device__ __forceinline__ float max_of_row(float value) {
+  value = fmaxf(value, shuffle_xor(value, 1));
+  return fmaxf(value, shuffle_xor(value, 2));
+}
+__device__ __forceinline__ float sum_of_row(float value) {
+  value += shuffle_xor(value, 1);
+  return value + shuffle_xor(value, 2);
+}
+
+/// How far a weight may be from 1, in powers of two, so that it is at most an eighth of a row's
+/// sum; at most `most`; 0 of a NaN. Weights of 16 bits may be that much larger than their
+/// reference's, which is 1; the reference of codes may be that much above the largest logit, whose
+/// weight is 1 here. A larger weight is rounded, unlike 1, and codes of small weights lose bits:
+/// where one key outweighs all others together, either error would be visible.
+__device__ __forceinline__ float slack_of_sum(float sum, float most) {
+  return fminf(fmaxf(0.0f, log2_approx(sum * 0.125f)), most);
+}
+
+/// Hides keys that a thread's two rows do not see. span_of(r): those that row r sees.
+template <int kLogits, class Walk, class SpanOf>
+__device__ __forceinline__ void hide_unseen(float (&logits)[kLogits], const Walk& walk,
+                                            const SpanOf& span_of) {
+  if (walk.is_masked == 0) return;
+  const int32_t key = walk.row + 2 * (threadIdx.x % 4);
+  const KeySpan span[2] = {span_of(0), span_of(1)};
+#pragma unroll
+  for (int i = 0; i < kLogits; ++i) {
+    if (!span[(i / 2) & 1].has(key + (i / 4) * 8 + (i & 1))) logits[i] = -INFINITY;
+  }
+}
+
 /// Running softmax of a thread's two rows. Weights are relative to a reference, an earlier largest
 /// logit. While no logit exceeds `limit`, which is usual once a row has some keys, earlier results
 /// are not rescaled, and lanes need not exchange their logits.
 template <class B>
 struct RowState {
-  // A weight above 1 is at most this part of the sum. Such a weight is rounded, unlike a largest
-  // weight of 1: where one key outweighs all others together, its error would be visible.
-  static constexpr float kMostPart = 0.125f;
-  // And at most 2 to this, the range of fp16: with a million equal keys, an eighth of the sum is
-  // more.
+  // The range of fp16: with a million equal keys, an eighth of the sum is more.
   static constexpr float kMostSlack = 15.0f;
-  // Of E4M3 codes: 2 to this is what their range loses below.
-  static constexpr float kMostCodeSlack = 2.0f;
 
   // Logits are those before logit_scale.
   float largest[2] = {-INFINITY, -INFINITY};    // of this thread
@@ -88,14 +114,7 @@ struct RowState {
       for (int i = 0; i < B::kWalked / 2; ++i)
         logits[i] = p.softcap * tanh_with_slope(logits[i] * p.inverse_cap).value;
     }
-    if (walk.is_masked != 0) {
-      const int32_t key = walk.row + 2 * (threadIdx.x % 4);
-      const KeySpan span[2] = {seen_keys(walk, 0), seen_keys(walk, 1)};
-#pragma unroll
-      for (int i = 0; i < B::kWalked / 2; ++i) {
-        if (!span[(i / 2) & 1].has(key + (i / 4) * 8 + (i & 1))) logits[i] = -INFINITY;
-      }
-    }
+    hide_unseen(logits, walk, [&](int r) { return ranges.span(r, walk.end); });
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
 #pragma unroll
@@ -120,50 +139,21 @@ struct RowState {
     return outgrown;
   }
 
-  __device__ __forceinline__ KeySpan seen_keys(const typename B::Walk& walk, int r) const {
-    if constexpr (B::kAlign > 1) {
-      KeyRange range = ranges.range[r];
-      range.lo = range.lo > walk.first ? range.lo : walk.first;
-      return clip_to_run(range, walk.end);
-    } else {
-      return ranges.span(r, walk.end);
-    }
-  }
-
-  /// Sets references, and limits, to the largest logits; of codes above them.
+  /// Sets references, and limits, to the largest logits.
   __device__ __forceinline__ void move_references(float to_log2, float weight_log2,
                                                   float (&shrink)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float top = largest[r];
-      top = fmaxf(top, shuffle_xor(top, 1));
-      top = fmaxf(top, shuffle_xor(top, 2));
-      if constexpr (B::kHasCodes) top = fmaxf(reference[r], top + slack_of_codes(r, top, to_log2));
+      const float top = max_of_row(largest[r]);
       const float growth = (top - reference[r]) * to_log2;  // a NaN while nothing is visible
       // 1 if the reference does not change.
       shrink[r] = growth > 0.0f ? exp2_approx(-growth) : 1.0f;
       reference[r] = limit[r] = top;
       subtracted[r] = top == -INFINITY ? 0.0f : top * to_log2;
       // Weights are that much larger.
-      if constexpr (B::kIsFp8) subtracted[r] -= B::kHasCodes ? B::kWeightLog2 : weight_log2;
+      if constexpr (B::kIsFp8) subtracted[r] -= weight_log2;
       sum[r] *= shrink[r];
     }
-  }
-
-  /// How far the reference of row r may be above its largest logit, `top`. Weights of codes must
-  /// not be above that of the reference, so a reference that is the largest logit moves often, and
-  /// four warps wait for the one that rescales: with 64 rows of random logits in three tiles of
-  /// four, of 171. A weight below keeps fewer bits only where it is small, which shows if few keys
-  /// outweigh all others: so that of `top` is at most kMostPart of the sum, which is 0 in the first
-  /// tile.
-  __device__ __forceinline__ float slack_of_codes(int r, float top, float to_log2) const {
-    float whole = sum[r];
-    whole += shuffle_xor(whole, 1);
-    whole += shuffle_xor(whole, 2);
-    const float relative = whole * exp2_approx((reference[r] - top) * to_log2 - B::kWeightLog2);
-    // A NaN, while nothing is visible, becomes 0.
-    const float slack = fminf(fmaxf(0.0f, log2_approx(relative * kMostPart)), kMostCodeSlack);
-    return slack * reciprocal_approx(to_log2);
   }
 
   /// Called after move_references, when the sum covers all keys so far.
@@ -171,12 +161,14 @@ struct RowState {
     const float from_log2 = reciprocal_approx(p.logit_scale * kLog2E);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float whole = sum[r];
-      whole += shuffle_xor(whole, 1);
-      whole += shuffle_xor(whole, 2);
-      const float slack = fminf(fmaxf(0.0f, log2_approx(whole * kMostPart)), kMostSlack);
+      const float slack = slack_of_sum(sum_of_row(sum[r]), kMostSlack);
       limit[r] = reference[r] + slack * from_log2;
     }
+  }
+
+  /// The largest logit of row r that this thread has seen.
+  __device__ __forceinline__ float largest_logit(const ForwardParams&, int r) const {
+    return largest[r];
   }
 };
 

@@ -174,6 +174,19 @@ TEST(CudaFp8, StaysNearTheWalkerOverManyTiles) {
   }
 }
 
+/// Logits spread so far that a later tile's weights overflow fp32, relative to those before: Hopper
+/// multiplies its codes again, in the warps that have such rows.
+TEST(CudaFp8, KeepsTheBudgetWhereALaterKeyOutweighsAllOthersByFar) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  for (const double scale : {1.0, 6.0}) {
+    Scenario scenario = fp8_scenario_of("p2p", {.recipe = Fp8Recipe::current}, 128, "330, 90");
+    scenario.attention.softmax_scale = scale;
+    const auto run = run_graded_on(executor, scenario);
+    ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << scale << "\n" << describe(scenario, run->grade);
+  }
+}
+
 TEST(CudaFp8, KeepsTheBudgetOnRandomScenarios) {
   CPSCOPE_NEEDS_DEVICE(executor);
   uint64_t ran = 0;
