@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include <fmt/format.h>
 
@@ -30,14 +29,6 @@ constexpr int64_t kRowsThatTell = 256;
 /// A batch has many groups, some with a few rows whose terms cancel: factor on the random
 /// allowance.
 constexpr double kLuckOfGroups = 1.25;
-
-/// What an element may be off because weights below the smallest normal number are 0: that number
-/// times the values and the terms of a sum, with room: 2 to 30. Only fp64 has weights of 1e-160, as
-/// they are where logits differ by hundreds.
-double flushed_part(Dtype dtype) {
-  return dtype == Dtype::fp64 ? std::numeric_limits<double>::min()
-                              : std::ldexp(double{std::numeric_limits<float>::min()}, 30);
-}
 
 /// Roundings of the accumulator that a plain run does not show: fp32, or fp64 where everything is
 /// fp64.
@@ -185,7 +176,7 @@ struct TensorGrader::Weighed {
 };
 
 TensorGrader::TensorGrader(Dtype dtype, const Options& options)
-    : options_(options), floor_(accumulator_floor(dtype)), flushed_(flushed_part(dtype)) {}
+    : options_(options), floor_(accumulator_floor(dtype)) {}
 
 TensorGrader::Weighed TensorGrader::weigh(const Compared& sides) const {
   Weighed weighed;
@@ -257,7 +248,7 @@ double TensorGrader::allow(const Compared& sides, const Sums& sums, double row_d
          floor_ * (sides.magnitude * std::sqrt(sums.elements) + std::sqrt(sums.norm)) +
          luck * std::hypot(missing_statistics(draws) * std::sqrt(sums.expected),
                            missing_statistics(alone) * std::sqrt(sums.of_terms)) +
-         (sides.known.rms + flushed_) * std::sqrt(sums.elements);
+         sides.known.rms * std::sqrt(sums.elements);
 }
 
 double TensorGrader::widen(const Compared& sides, const Sums& sums, double allowed) {
@@ -316,7 +307,7 @@ void TensorGrader::grade_groups(const Compared& sides, const Weighed& weighed, G
     group.sums.add(sums);
     const double known =
         floor_ * (sides.magnitude * std::sqrt(sums.elements) + std::sqrt(sums.norm)) +
-        (sides.known.row + flushed_) * std::sqrt(sums.elements);
+        sides.known.row * std::sqrt(sums.elements);
     const double expected = sums.expected + known * known;
     if (expected == 0) continue;
     group.error += sums.error / expected;
@@ -366,10 +357,9 @@ void TensorGrader::grade_rows(const Compared& sides, const Weighed& weighed,
     const double explained = std::sqrt(sums.plain) + weighed.plain_rate * weighed.lengths[row] +
                              std::sqrt(sums.expected) + floor_ * (sides.magnitude * width + norm);
     const bool is_empty = !sides.is_empty.empty() && sides.is_empty[row];
-    const double allowed =
-        is_empty ? kSmallest
-                 : std::max(kSigmas * explained + (sides.known.row + flushed_) * width,
-                            kSigmas / 2 * sides.widened * weighed.lengths[row]);
+    const double allowed = is_empty ? kSmallest
+                                    : std::max(kSigmas * explained + sides.known.row * width,
+                                               kSigmas / 2 * sides.widened * weighed.lengths[row]);
     if (options_.keeps_row_budgets) grade.row_budgets.push_back(static_cast<float>(allowed));
     // A row whose terms cancel is small by chance: its error is compared with the terms' length. A
     // row that should be zero has no relative error; its absolute error is in max_abs.

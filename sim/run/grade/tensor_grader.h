@@ -106,7 +106,6 @@ class TensorGrader {
 
   const Options options_;
   const double floor_;
-  const double flushed_;
 };
 
 }  // namespace cpscope
