@@ -49,6 +49,14 @@ def test_a_blind_verdict_fails(small):
         assert_cp_right(small, {**inputs, "out": np.zeros_like(small.oracle()["out"])})
 
 
+def test_a_tensor_whose_exact_numbers_are_all_zero_has_an_infinite_budget():
+    alone = cpscope.Scenario.of(heads=2, kv_heads=2, head_dim=8, attn_mask_type="padding_causal", lengths=[1, 1, 1, 1],
+                                cp_size=2, dtype="fp32", backward=True)
+    answer = alone.oracle()
+    with pytest.raises(AssertionError, match=r"dq +0\.000e\+00 +inf"):
+        assert_cp_right(alone, {**answer, "out": answer["out"] + 1.0})
+
+
 def test_nan_is_told_as_such(small):
     out = small.oracle()["out"]
     out[5] = np.nan

@@ -1,6 +1,7 @@
 """For tests of frameworks: `assert_cp_right` fails with what is wrong, where, and why."""
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 import numpy as np
@@ -44,9 +45,11 @@ def explain(grade: Grade) -> str:
         if not tensor["judged"]:
             lines.append(f"{name:<10}not judged: {tensor.get('why_not', '')}")
             continue
-        times = tensor["rel_l2"] / tensor["budget"] if tensor["budget"] else float("nan")
-        verdict = "" if tensor["passed"] else "  <-- " + tensor.get("failure", "FAIL")
-        lines.append(f"{name:<10}{tensor['rel_l2']:>12.3e}{tensor['budget']:>12.3e}{times:>10.3g}{verdict}")
+        # None: infinite, because all exact numbers are 0.
+        error, budget = tensor["rel_l2"], math.inf if tensor["budget"] is None else tensor["budget"]
+        times = error / budget if 0 < budget < math.inf else math.nan
+        verdict = "" if tensor["passed"] else "  <-- " + (tensor.get("failure") or "FAIL")
+        lines.append(f"{name:<10}{error:>12.3e}{budget:>12.3e}{times:>10.3g}{verdict}")
     if grade.hints:
         known = len(grade.causes)
         lines += ["", *(f"cause: {hint}" for hint in grade.hints[:known]), *(f"note: {hint}" for hint in grade.hints[known:])]
