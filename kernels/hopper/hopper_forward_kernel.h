@@ -136,7 +136,7 @@ struct ForwardConsumer {
     const uint64_t k = matrix_descriptor(at.k + k_stage * B::kKBytes, 16);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < B::kQk * B::kBytes / 32; ++step) {
+    for (int step = 0; step < B::kQkSteps; ++step) {
       const uint64_t a = further(q, head_dim_step<B::kOwned>(step)),
                      b = further(k, head_dim_step<B::kWalked>(step));
       if constexpr (B::kHasCodes) {

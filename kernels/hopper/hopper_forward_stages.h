@@ -41,6 +41,9 @@ struct ForwardBudget {
   // among those that a warp is launched with, however many it claims later.
   static constexpr int kValueElements = kCtasPerSm == 3 ? kBoxLanes : kV;
   static constexpr int kBytes = sizeof(T);
+  // Of Q K^T, 32 bytes of a row each. Rows of codes are padded to 128; where V has up to 64
+  // elements, so has Q.
+  static constexpr int kQkSteps = kHasCodes ? kV / 32 : kQk * kBytes / 32;
   static constexpr int kQBytes = kOwned * kQk * kBytes;
   static constexpr int kKBytes = kWalked * kQk * kBytes;
   static constexpr int kVBytes = kHasCodes ? kV * kPanelRowBytes : kWalked * kV * kBytes;
@@ -52,7 +55,7 @@ struct ForwardBudget {
                 (kConsumers + 1) * launch_registers(kCtasPerSm * kThreads));
   static_assert(kProducerRegisters % 8 == 0 && kConsumerRegisters % 8 == 0);
   static_assert(kQk % kBoxLanes == 0 && kV % kBoxLanes == 0 && kWalked % 16 == 0);
-  static_assert(!kHasCodes || (kQk == 128 && kV == 128 && kWalked % 32 == 0 &&
+  static_assert(!kHasCodes || (kQk == 128 && (kV == 128 || kV == 64) && kWalked % 32 == 0 &&
                                kWalked <= kPanelRowBytes && !kHasCap));
   static_assert(kSharedBytes <= max_shared_bytes(kCtasPerSm));
 };

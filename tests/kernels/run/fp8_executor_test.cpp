@@ -139,6 +139,17 @@ TEST(CudaFp8, TakesTensorCores) {
   }
 }
 
+TEST(CudaFp8, TakesTilesOfMoreKeysForShortHeads) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  Scenario scenario = fp8_scenario_of("p2p", {.recipe = Fp8Recipe::current}, 64, "22, 9");
+  scenario.numerics.backward = false;
+  const auto run = run_graded_on(executor, scenario);
+  ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
+  EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+  EXPECT_EQ(run->output.value().item_kernels.forward.front(),
+            has_hopper() ? "sm90 forward 192x128" : "portable forward 64x64");
+}
+
 TEST(CudaFp8, KeepsTheBudgetWithEveryHeadDimAndFeature) {
   CPSCOPE_NEEDS_DEVICE(executor);
   size_t number = 0;
@@ -178,8 +189,8 @@ TEST(CudaFp8, StaysNearTheWalkerOverManyTiles) {
 /// multiplies its codes again, in the warps that have such rows.
 TEST(CudaFp8, KeepsTheBudgetWhereALaterKeyOutweighsAllOthersByFar) {
   CPSCOPE_NEEDS_DEVICE(executor);
-  for (const double scale : {1.0, 6.0}) {
-    Scenario scenario = fp8_scenario_of("p2p", {.recipe = Fp8Recipe::current}, 128, "330, 90");
+  for (const auto& [scale, head_dim] : {std::pair{1.0, 128}, std::pair{6.0, 64}}) {
+    Scenario scenario = fp8_scenario_of("p2p", {.recipe = Fp8Recipe::current}, head_dim, "330, 90");
     scenario.attention.softmax_scale = scale;
     const auto run = run_graded_on(executor, scenario);
     ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
