@@ -28,7 +28,8 @@ struct CodeRows {
   static constexpr float kMostWeight = 464.0f;
   // Larger ones may be infinite, and so may sums.
   static constexpr float kMostScaled = 0x1p60f;
-  // Where no key is visible yet: the weight of the first one is infinite.
+  // Where no key is visible yet. If the first one comes in a tile without a mask, which is rare,
+  // its weight is infinite.
   static constexpr float kNoReference = -1e30f;
 
   // A weight is 2 to (logit * logit_log2 - subtracted); logits are those before logit_scale.
@@ -47,6 +48,20 @@ struct CodeRows {
       range.lo = range.lo > walk.first ? range.lo : walk.first;
       return clip_to_run(range, walk.end);
     });
+  }
+
+  /// Gives rows of a masked tile, in which documents begin, their first reference. They have no
+  /// sums yet that would have to be multiplied.
+  __device__ __forceinline__ void begin_rows(const ForwardParams& p, const float (&logits)[kAll],
+                                             const typename B::Walk& walk) {
+    if (walk.is_masked == 0) return;
+    if (!any_in_warp(subtracted[0] == kNoReference || subtracted[1] == kNoReference)) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float exponent = top_of(logits, r) * p.logit_log2;
+      if (subtracted[r] == kNoReference)
+        subtracted[r] = fmaxf(kNoReference, exponent - B::kWeightLog2);
+    }
   }
 
   /// logits -> weights, relative to the references so far. part: their sums.
@@ -95,10 +110,7 @@ struct CodeRows {
       } else {
         largest[r] = 0;
       }
-      float top = -INFINITY;
-#pragma unroll
-      for (int i = 2 * r; i < kAll; i += 4) top = fmaxf(top, fmaxf(logits[i], logits[i + 1]));
-      const float exponent = max_of_row(top) * p.logit_log2;
+      const float exponent = top_of(logits, r) * p.logit_log2;
       raise_reference(r, exponent, sum_of_row(sum[r]) * exp2_approx(subtracted[r] - exponent));
     }
     float part[2];
@@ -113,6 +125,13 @@ struct CodeRows {
   }
 
  private:
+  /// The largest of the tile's logits of row r.
+  __device__ __forceinline__ static float top_of(const float (&logits)[kAll], int r) {
+    float top = -INFINITY;
+#pragma unroll
+    for (int i = 2 * r; i < kAll; i += 4) top = fmaxf(top, fmaxf(logits[i], logits[i + 1]));
+    return max_of_row(top);
+  }
   __device__ __forceinline__ static int32_t signed_bits(float value) {
     return static_cast<int32_t>(to_bits(value));
   }

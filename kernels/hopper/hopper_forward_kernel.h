@@ -291,6 +291,7 @@ struct ForwardConsumer {
                                               int k_stage, int v_stage) {
     float part[2];
     state.hide(logits, walk);
+    state.begin_rows(p, logits, walk);
     state.weigh(p, logits, part);
     wgmma_wait<0>();
     pin(out);

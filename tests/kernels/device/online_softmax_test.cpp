@@ -78,7 +78,8 @@ struct CodeSums {
 };
 
 /// logit: of (row, key), already scaled.
-CodeSums sum_codes(int num_tiles, const std::function<double(int row, int key)>& logit) {
+CodeSums sum_codes(int num_tiles, const std::function<double(int row, int key)>& logit,
+                   bool is_masked = false) {
   constexpr float kScale = 0.125f;
   CodeSums result;
   device::ForwardParams p{};
@@ -96,6 +97,8 @@ CodeSums sum_codes(int num_tiles, const std::function<double(int row, int key)>&
   }
   emulator::run_grid({1, 1, 1}, 32, 0, [&] {
     device::CodeRows<Codes> state;
+    Codes::Walk walk{device::ScheduledItem{}};
+    walk.is_masked = is_masked ? 1 : 0;
     const int lane = static_cast<int>(threadIdx.x);
     double added[2] = {0.0, 0.0};  // of this thread's weights, as P V adds them up
     for (int tile = 0; tile < num_tiles; ++tile) {
@@ -109,6 +112,7 @@ CodeSums sum_codes(int num_tiles, const std::function<double(int row, int key)>&
       fetch();
       bool is_lost = tile == 0;
       if (tile > 0) {
+        state.begin_rows(p, weights, walk);
         state.weigh(p, weights, part);
         is_lost = device::any_in_warp(state.is_lost());
         if (is_lost && lane == 0) result.again.push_back(tile);
@@ -215,12 +219,18 @@ TEST(CodeSoftmax, MakesWeightsAgainIfSomeAreTooLargeToScaleOthersDown) {
 }
 
 TEST(CodeSoftmax, TakesRowsWhoseFirstKeyComesLater) {
-  const CodeSums sums = sum_codes(7, [](int row, int key) {
-    if (row == 15 || key / 96 < row / 4) return kMinusInfinity;  // row 15 sees no key at all
-    return -30.0 - row + 0.01 * (key % 90);
-  });
-  expect_exact(sums);
-  EXPECT_EQ(sums.again, (std::vector<int>{1, 2, 3}));
+  for (const bool is_masked : {true, false}) {
+    const CodeSums sums = sum_codes(
+        7,
+        [](int row, int key) {
+          if (row == 15 || key / 96 < row / 4) return kMinusInfinity;  // row 15 sees no key at all
+          return -30.0 - row + 0.01 * (key % 90);
+        },
+        is_masked);
+    expect_exact(sums);
+    // The masks of masked tiles say where rows begin.
+    EXPECT_EQ(sums.again, is_masked ? std::vector<int>{} : (std::vector<int>{1, 2, 3}));
+  }
 }
 
 }  // namespace
