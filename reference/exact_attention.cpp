@@ -314,15 +314,19 @@ void write_exact_key_gradients(const HeadGroup& group, KeyGradients& gradients, 
                                TermLengths& terms) {
   const bool is_latent = group.scenario.attention.latent_dim > 0;
   turn_rows(group.part.key_turns, -1, gradients.dk);
-  const std::vector<bool> seen = keys_seen(group.part);
+  // Of all weights, also those that dropout leaves out.
+  const Column<double>& squares =
+      terms.undropped.empty() ? gradients.dv_squares : gradients.undropped_squares;
+  const std::vector<bool> seen =
+      (squares == 0.0).any() ? keys_seen(group.part) : std::vector<bool>{};
   for (int64_t key = 0; key < group.part.num_keys(); ++key) {
     const int64_t at = group.key_row(key);
     scatter_row(&gradients.dk(key, 0), at, group.kv_head, answer.dk);
     if (!is_latent) scatter_row(&gradients.dv(key, 0), at, group.kv_head, answer.dv);
     const auto index = static_cast<size_t>(at * answer.dk.shape[1] + group.kv_head);
-    // Terms of 0 mean that no query sees the key; squares of weights below 1e-162 are 0 too.
-    terms.dv[index] = std::max(std::sqrt(gradients.dv_squares(key)),
-                               seen[static_cast<size_t>(key)] ? kSmallestLength : 0.0);
+    terms.dv[index] = std::sqrt(gradients.dv_squares(key));
+    // No terms mean that no query sees the key, but squares of weights below 1e-162 are 0 too.
+    if (squares(key) == 0.0 && seen[static_cast<size_t>(key)]) terms.dv[index] = kSmallestLength;
     terms.dk[index] =
         std::hypot(std::sqrt(gradients.dk_squares(key)), is_latent ? terms.dv[index] : 0.0);
     if (!terms.undropped.empty())

@@ -242,6 +242,20 @@ TEST(BudgetOfSmallWeights, IsKeptWhereNumbersEnd) {
   }
 }
 
+TEST(BudgetOfSmallWeights, IsNoneWhereDropoutLeavesAKeyNoWeight) {
+  Scenario scenario = walker_case({9, 4}, 1);
+  scenario.attention.dropout = 0.8;
+  scenario.numerics.dtype = Dtype::bf16;
+  GradedRun run = run_possible(scenario);
+  EXPECT_TRUE(run.grade.passed) << describe(run);
+  const TermLengths& terms = run.verdict.terms;
+  size_t row = 0;
+  while (row < terms.dv.size() && !(terms.dv[row] == 0.0 && terms.undropped[row] > 0.0)) ++row;
+  ASSERT_LT(row, terms.dv.size()) << "every key keeps a weight";
+  run.answer.dv.values[row * run.answer.dv.values.size() / terms.dv.size()] = 1e-20;
+  EXPECT_FALSE(grade_answer(run.plan.plan(), run.inputs, run.answer, run.verdict).passed);
+}
+
 /// The error of Hopper's sums of codes, in parts of 2^-12 of a typical logit.
 TEST(BudgetOfShortSums, IsThatOfTheLogitsThatCarryWeight) {
   const auto is_kept = [](double scale, double parts) {
