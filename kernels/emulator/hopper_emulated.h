@@ -195,12 +195,13 @@ void yield_registers(Line line = Line::current()) {
   emulator::change_registers(N, false, {"yield_registers", N, line});
 }
 
+inline int32_t max_of_three(int32_t a, int32_t b, int32_t c) { return std::max({a, b, c}); }
+
 template <class Value>
 Value& shared_value(uint32_t address, const emulator::Place& place) {
   return *reinterpret_cast<Value*>(
       emulator::current_cta().at(address, sizeof(Value), alignof(Value), place));
 }
-inline int32_t max_of_three(int32_t a, int32_t b, int32_t c) { return std::max({a, b, c}); }
 
 inline int32_t load_shared_int(uint32_t address, Line line = Line::current()) {
   return shared_value<int32_t>(address, {"load_shared_int", address, line});

@@ -106,10 +106,7 @@ struct CodeRows {
   __device__ __forceinline__ void take(const ForwardParams& p, float (&logits)[kAll]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      if (weight_of(largest[r]) <= kMostScaled) {  // false of a NaN
-      } else {
-        largest[r] = 0;
-      }
+      if (!(weight_of(largest[r]) <= kMostScaled)) largest[r] = 0;  // also of a NaN
       const float exponent = top_of(logits, r) * p.logit_log2;
       raise_reference(r, exponent, sum_of_row(sum[r]) * exp2_approx(subtracted[r] - exponent));
     }

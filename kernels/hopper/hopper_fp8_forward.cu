@@ -53,12 +53,13 @@ void set_fp8_scales(const ForwardLaunch& launch, ForwardParams& p) {
 bool fits(const AttentionShape& shape, int32_t head_dim) {
   return shape.head_dim_qk <= head_dim && shape.head_dim_v <= head_dim;
 }
-bool fits_128(const AttentionShape& shape) { return fits(shape, 128); }
 
-/// Calls visit with the budget of codes for a shape.
+/// Calls visit with the budget for a shape.
 template <class Visit>
-auto with_codes(const AttentionShape& shape, Visit visit) {
-  return fits(shape, Codes64::kV) ? visit(Codes64{}) : visit(Codes128{});
+auto with_budget(const AttentionShape& shape, Visit visit) {
+  if (takes_hopper_fp8_codes(shape))
+    return fits(shape, Codes64::kV) ? visit(Codes64{}) : visit(Codes128{});
+  return fits(shape, Values128::kQk) ? visit(Values128{}) : visit(Values256{});
 }
 
 template <class B>
@@ -100,28 +101,27 @@ std::string why_not_hopper_fp8_forward(const AttentionShape& shape) {
   return "";
 }
 
-bool takes_hopper_fp8_codes(const AttentionShape& shape) { return !shape.is_mx && fits_128(shape); }
+bool takes_hopper_fp8_codes(const AttentionShape& shape) {
+  return !shape.is_mx && fits(shape, Codes128::kV);
+}
 
 TileShape hopper_fp8_forward_tile_shape(const AttentionShape& shape) {
-  if (takes_hopper_fp8_codes(shape)) {
-    return with_codes(shape, [](auto budget) {
-      using B = decltype(budget);
-      return TileShape{.owned_rows = B::kOwned, .walked_rows = B::kWalked};
-    });
-  }
-  if (fits_128(shape)) return {.owned_rows = Values128::kOwned, .walked_rows = Values128::kWalked};
-  return {.owned_rows = Values256::kOwned, .walked_rows = Values256::kWalked};
+  return with_budget(shape, [](auto budget) {
+    using B = decltype(budget);
+    return TileShape{.owned_rows = B::kOwned, .walked_rows = B::kWalked};
+  });
 }
 
 void launch_hopper_fp8_forward(const ForwardLaunch& launch, Stream stream) {
   if (launch.query_tiles.num_work == 0) return;
-  if (takes_hopper_fp8_codes(launch.shape)) {
-    with_codes(launch.shape, [&](auto budget) { launch_codes<decltype(budget)>(launch, stream); });
-  } else if (fits_128(launch.shape)) {
-    launch_values<Values128>(launch, stream);
-  } else {
-    launch_values<Values256>(launch, stream);
-  }
+  with_budget(launch.shape, [&](auto budget) {
+    using B = decltype(budget);
+    if constexpr (B::kHasCodes) {
+      launch_codes<B>(launch, stream);
+    } else {
+      launch_values<B>(launch, stream);
+    }
+  });
 }
 
 }  // namespace cpscope::kernels
