@@ -220,6 +220,11 @@ struct RunWalk {
     row += kRows;
     return row < end;
   }
+  /// Leaves out all further tiles.
+  __device__ __forceinline__ void stop() {
+    run = last_run;
+    end = 0;
+  }
   /// The first tile of the next run.
   __device__ __forceinline__ bool next_run(const TileRun* runs) {
     if (run >= last_run) return false;
