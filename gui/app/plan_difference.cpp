@@ -167,6 +167,9 @@ std::optional<Error> refuse_difference(const Plan& own, const Plan& other) {
   if (left.numerics.seed != right.numerics.seed)
     return different(
         fmt::format("their seeds are {} and {}", left.numerics.seed, right.numerics.seed));
+  if (left.numerics.inputs != right.numerics.inputs)
+    return different(fmt::format("their inputs are {} and {}", to_name(left.numerics.inputs),
+                                 to_name(right.numerics.inputs)));
   return std::nullopt;
 }
 

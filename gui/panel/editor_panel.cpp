@@ -403,6 +403,8 @@ void edit_numerics(Editor& editor) {
                 "dtype of dK and dV on the wire");
   editor.choice("dKV hops", "numerics.dkv_hops", numerics.dkv_hops, kDkvHops,
                 "Straight home, or round the ring");
+  editor.choice("inputs", "numerics.inputs", numerics.inputs, kInputKinds,
+                "peaked: few keys hold a row's weight");
 }
 
 /// Shows why there is no plan. The fields at fault also show their complaint, but they may be

@@ -141,6 +141,7 @@ nb::dict settings_of(const ScenarioBox& box) {
   }
   all["backward"] = s.numerics.backward;
   all["seed"] = s.numerics.seed;
+  all["inputs"] = name(s.numerics.inputs);
   return all;
 }
 

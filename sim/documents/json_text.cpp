@@ -293,11 +293,9 @@ Json grade_json(const Grade& grade, const std::string& executor, uint64_t plan_h
       {"blind", grade.blind}, {"executor", executor},   {"plan_hash", to_hex(plan_hash)}};
   json["tensors"] = Json::array();
   for (const TensorGrade& tensor : grade.tensors) {
-    Json entry{{"name", tensor.name},
-               {"passed", tensor.passed},
-               {"judged", tensor.judged},
-               {"rows", tensor.rows},
-               {"judged_rows", tensor.judged_rows}};
+    Json entry{{"name", tensor.name},     {"passed", tensor.passed},
+               {"judged", tensor.judged}, {"allows_zeros", tensor.allows_zeros},
+               {"rows", tensor.rows},     {"judged_rows", tensor.judged_rows}};
     if (!tensor.why_not.empty()) entry["why_not"] = tensor.why_not;
     if (tensor.has_failed()) entry["failure"] = describe_failure(tensor);
     if (tensor.is_widened) entry["widened"] = true;

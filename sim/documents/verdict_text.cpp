@@ -124,6 +124,8 @@ void write_probe_text(const ProbeReport& report, const std::string& executor, st
                                               : std::string());
     if (tally.first) out << "            first: " << tally.first->text << '\n';
   }
+  if (!report.left_out.empty())
+    out << fmt::format("not probed: {}; run judges it\n", fmt::join(report.left_out, ", "));
 }
 
 Json probe_json(const ProbeReport& report, const std::string& executor) {
@@ -142,6 +144,7 @@ Json probe_json(const ProbeReport& report, const std::string& executor) {
     if (!tally.why_not.empty()) probe["why_not"] = tally.why_not;
     json["probes"].push_back(probe);
   }
+  json["left_out"] = report.left_out;
   json["executor"] = executor;
   return json;
 }

@@ -46,7 +46,7 @@ std::vector<WrongTile> tiles_of(const Plan& plan, const FaultSite& site, int64_t
 /// One row of an answer that is far off.
 struct WrongRow {
   std::string tensor;
-  int32_t rank = -1;  // owner of the token
+  int32_t rank = -1;  // owner of the row
   int64_t token = 0;
   int32_t head = 0;
   double expected = 0.0, seen = 0.0;  // at the lane that is furthest off

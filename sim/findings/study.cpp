@@ -150,7 +150,7 @@ std::vector<WrongRow> list_worst_rows(const Plan& plan, const Answer& seen, cons
                    [](const WrongRow& a, const WrongRow& b) { return a.share > b.share; });
   if (rows.size() > kMostWorstRows) rows.resize(kMostWorstRows);
   for (WrongRow& row : rows)
-    row.rank = owner_of(plan, is_of_keys(row.tensor) ? Side::kv : Side::q, row.token);
+    row.rank = owner_of(plan, is_of_keys(row.tensor) ? Side::kv : Side::q, row.token, row.head);
   return rows;
 }
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cmath>
+#include <optional>
 
 namespace cpscope {
 
@@ -126,23 +127,48 @@ NormalPair normal_pair(uint64_t key, int32_t pair) {
   return {.even = radius * direction.cos, .odd = radius * direction.sin};
 }
 
+/// What the values of a row are made of.
+class RowSource {
+ public:
+  RowSource(const Numerics& numerics, InputTensor tensor, const TokenPlace& place, int32_t head)
+      : key_(row_key(numerics.seed, tensor, place, head)) {
+    const bool has_logits = tensor == InputTensor::q || tensor == InputTensor::k;
+    if (numerics.inputs != InputKind::peaked || !has_logits || !place.is_valid) return;
+    const TokenPlace common{place.sequence, place.position % kInputDirections, true};
+    direction_ = row_key(numerics.seed, InputTensor::direction, common, 0);
+  }
+
+  NormalPair pair(int32_t index) const {
+    NormalPair values = normal_pair(key_, index);
+    if (!direction_) return values;
+    const NormalPair added = normal_pair(*direction_, index);
+    values.even += added.even;
+    values.odd += added.odd;
+    return values;
+  }
+
+ private:
+  uint64_t key_;
+  std::optional<uint64_t> direction_;
+};
+
 }  // namespace
 
 double input_value(const Numerics& numerics, InputTensor tensor, const TokenPlace& place,
                    int32_t head, int32_t lane) {
-  const NormalPair pair = normal_pair(row_key(numerics.seed, tensor, place, head), lane / 2);
+  const NormalPair pair = RowSource(numerics, tensor, place, head).pair(lane / 2);
   return round_to(numerics.dtype, lane % 2 == 0 ? pair.even : pair.odd);
 }
 
 void fill_input_row(const Numerics& numerics, InputTensor tensor, const TokenPlace& place,
                     int32_t head, double* row, int32_t lanes) {
-  const uint64_t key = row_key(numerics.seed, tensor, place, head);
+  const RowSource source(numerics, tensor, place, head);
   for (int32_t lane = 0; lane + 1 < lanes; lane += 2) {
-    const NormalPair pair = normal_pair(key, lane / 2);
+    const NormalPair pair = source.pair(lane / 2);
     row[lane] = pair.even;
     row[lane + 1] = pair.odd;
   }
-  if (lanes % 2 == 1) row[lanes - 1] = normal_pair(key, lanes / 2).even;
+  if (lanes % 2 == 1) row[lanes - 1] = source.pair(lanes / 2).even;
   round_values(numerics.dtype, {row, static_cast<size_t>(lanes)});
 }
 

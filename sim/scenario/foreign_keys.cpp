@@ -127,6 +127,11 @@ std::string bf16_flag(std::string_view ours, const TomlValue& value) {
   return choose(ours, value, "bf16", "");
 }
 
+/// A type of bias: ALiBi is a key of its own.
+std::string bias_type(std::string_view, const TomlValue& value) {
+  return value.kind() == TomlKind::text && value.text() == "alibi" ? "alibi = true" : "";
+}
+
 std::string fp8_flag(std::string_view ours, const TomlValue& value) {
   return choose(ours, value, "fp8", "");
 }
@@ -251,6 +256,8 @@ constexpr std::string_view kNoTensorParallelism =
     "there is no tensor parallelism here; heads and kv_heads are those of one of its ranks";
 constexpr std::string_view kOneReplica =
     "there is no other parallelism here; a scenario is one layer of one context-parallel group";
+constexpr std::string_view kDecodeRanks =
+    "decode steps: cp_comm_type = \"gather_q\", q_owner = \"heads\"";
 constexpr std::string_view kFp8Table = "its recipe and format are keys of [fp8]";
 constexpr std::string_view kNoRank = "every rank is planned; cp_size is their number";
 constexpr std::string_view kFromLengths = "it follows from lengths and slots; leave it out";
@@ -343,12 +350,13 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"position_embedding_type", "rope_theta", nullptr, "0 is off"},
     {"attn_bias", "bias", nullptr},
     {"attention_bias", "bias", nullptr},
-    {"bias_type", "bias", nullptr},
+    {"bias_type", "bias", bias_type},
     {"core_attention_bias", "bias", nullptr},
-    {"attention_bias_type", "bias", nullptr},
-    {"attn_bias_type", "bias", nullptr},
-    {"core_attention_bias_type", "bias", nullptr},
+    {"attention_bias_type", "bias", bias_type},
+    {"attn_bias_type", "bias", bias_type},
+    {"core_attention_bias_type", "bias", bias_type},
     {"use_alibi", "alibi", keep_flag},
+    {"use_alibi_mask", "alibi", keep_flag},
     {"alibi_slopes", "alibi", nullptr, "with the published slopes"},
     {"dropout_p", "dropout", keep_number},
     {"p_dropout", "dropout", keep_number},
@@ -360,6 +368,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"input_layout", "qkv_format", keep_text},
     {"tensor_format", "qkv_format", keep_text},
     {"seqlens", "lengths", keep_array},
+    {"context_lens", "kv_lengths", keep_array},
     {"seq_lens", "lengths", keep_array},
     {"doc_lens", "lengths", keep_array},
     {"document_lengths", "lengths", keep_array},
@@ -399,6 +408,14 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"context_parallel_degree", "cp_size", keep_integer},
     {"cp_degree", "cp_size", keep_integer},
     {"cp_world_size", "cp_size", keep_integer},
+    {"decode_context_parallel_size", "cp_size", keep_integer, kDecodeRanks},
+    {"dcp_size", "cp_size", keep_integer, kDecodeRanks},
+    {"kvp_size", "cp_size", keep_integer,
+     "Helix: cp_comm_type = \"gather_q\", q_owner = \"heads_replicated\""},
+    {"prefill_context_parallel_size", "cp_size", keep_integer},
+    {"pcp_size", "cp_size", keep_integer},
+    {"cp_kv_cache_interleave_size", "stripe", keep_integer, "of layout = \"striped\""},
+    {"dcp_kv_cache_interleave_size", "stripe", keep_integer, "of layout = \"striped\""},
     {"cp", "cp_size", keep_integer},
     {"world_size", "cp_size", keep_integer},
     {"num_ranks", "cp_size", keep_integer},
@@ -434,6 +451,7 @@ constexpr auto kForeignKeys = std::to_array<ForeignKey>({
     {"hybrid_context_parallel", "cp_sizes", hybrid_flag},
     {"dynamic_context_parallel", "cp_sizes", hybrid_flag},
     {"max_seqlen_per_dp_cp_rank", "max_tokens_per_rank", keep_integer},
+    {"max_token_len_per_gpu", "max_tokens_per_rank", keep_integer},
     {"heads_k_stride", "heads_per_stage", keep_integer},
     {"heads_k_stride", "", nullptr, "all KV heads are gathered at once; leave it out"},
     {"tp_size", "", nullptr, kNoTensorParallelism},

@@ -188,6 +188,10 @@ constexpr KeyNote kKeyNotes[] = {
     {"numerics", "accumulate", "\"fp32\"",
      "what partial results are merged in; dtype, if 16 bits: in two phases, which keep the results "
      "of all steps (TransformerEngine before 2.20)"},
+    {"numerics", "inputs", "\"normal\"",
+     "peaked: queries and keys at positions that are equal modulo 61 have a direction in common, "
+     "so "
+     "that few keys hold a row's weight and an error of a merge is large"},
     {"fp8", "recipe", "\"current\"",
      "how scales are chosen (TransformerEngine): delayed: by the step before, which has the inputs "
      "of the seed before; current: by q, k and v together, over all ranks; mxfp8: one for each "

@@ -324,6 +324,11 @@ void roll_pad_side(uint64_t seed, Batch& batch) {
 }
 
 /// Draws of its own, for the same reason.
+void roll_inputs(uint64_t seed, Numerics& numerics) {
+  if (Dice(seed ^ 0x9ea4ed).chance(10)) numerics.inputs = InputKind::peaked;
+}
+
+/// Draws of its own, for the same reason.
 void roll_fp8(uint64_t seed, Scenario& scenario) {
   Dice dice(seed ^ 0xf8f8);
   Fp8 fp8;
@@ -379,7 +384,11 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   if (space.has_rare) roll_rounds(seed, scenario.batch, scenario.parallel);
   if (space.has_rare) roll_owned_heads(seed, scenario);
   if (space.has_rare && !space.has_fp8) roll_latent(seed, scenario.attention);
-  if (space.has_fp8) roll_fp8(seed, scenario);
+  if (space.has_fp8) {
+    roll_fp8(seed, scenario);
+  } else if (space.has_rare) {
+    roll_inputs(seed, numerics);
+  }
   return scenario;
 }
 

@@ -211,6 +211,10 @@ std::string_view to_name(WireFormat value) { return value == WireFormat::dtype ?
 
 std::string_view to_name(DkvHops value) { return value == DkvHops::home ? "home" : "ring"; }
 
+std::string_view to_name(InputKind value) {
+  return value == InputKind::normal ? "normal" : "peaked";
+}
+
 std::string_view to_name(RingBackward value) { return value == RingBackward::kv ? "kv" : "q"; }
 std::string_view to_name(Combine value) {
   switch (value) {

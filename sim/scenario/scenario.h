@@ -62,6 +62,7 @@ enum class Fp8Format { hybrid, e4m3 };
 enum class Fp8KvWire { fp8, bf16 };
 enum class WireFormat { dtype, fp32 };
 enum class DkvHops { home, ring };
+enum class InputKind { normal, peaked };
 enum class RingBackward { kv, q };
 enum class Combine { all_to_all, reduce_scatter, tree };
 /// What a rank owns of the queries and results of gather_q: rows with all heads; some heads of all
@@ -257,6 +258,7 @@ struct Numerics {
   WireFormat dkv_wire = WireFormat::dtype;
   DkvHops dkv_hops = DkvHops::home;
   Accumulate accumulate = Accumulate::fp32;
+  InputKind inputs = InputKind::normal;
 
   friend bool operator==(const Numerics&, const Numerics&) = default;
 };
@@ -298,6 +300,7 @@ std::string_view to_name(Fp8Format value);
 std::string_view to_name(Fp8KvWire value);
 std::string_view to_name(WireFormat value);
 std::string_view to_name(DkvHops value);
+std::string_view to_name(InputKind value);
 std::string_view to_name(RingBackward value);
 std::string_view to_name(Combine value);
 std::string_view to_name(QOwner value);

@@ -42,6 +42,7 @@ inline constexpr std::array kFp8Formats = {Fp8Format::hybrid, Fp8Format::e4m3};
 inline constexpr std::array kFp8KvWires = {Fp8KvWire::fp8, Fp8KvWire::bf16};
 inline constexpr std::array kWireFormats = {WireFormat::dtype, WireFormat::fp32};
 inline constexpr std::array kDkvHops = {DkvHops::home, DkvHops::ring};
+inline constexpr std::array kInputKinds = {InputKind::normal, InputKind::peaked};
 inline constexpr std::array kRingBackwards = {RingBackward::kv, RingBackward::q};
 inline constexpr std::array kCombines = {Combine::all_to_all, Combine::reduce_scatter,
                                          Combine::tree};

@@ -157,6 +157,7 @@ void read_numerics(const TableReader& table, Numerics& numerics) {
   take_value(table.choice<WireFormat>("dkv_wire", kWireFormats), numerics.dkv_wire);
   take_value(table.choice<DkvHops>("dkv_hops", kDkvHops), numerics.dkv_hops);
   take_value(table.choice<Accumulate>("accumulate", kAccumulates), numerics.accumulate);
+  take_value(table.choice<InputKind>("inputs", kInputKinds), numerics.inputs);
 }
 
 void read_fp8(const TableReader& table, Numerics& numerics) {
@@ -242,7 +243,7 @@ void read_latent(const TableReader& table, Attention& attention) {
   }
   if (attention.expands_rows()) return;
   if (attention.head_dim_v != *latent) {
-    table.complain(table.has("head_dim_v") ? "head_dim_v" : "latent_dim",
+    table.complain("latent_dim",
                    fmt::format("must be head_dim_v: {} is not {}", *latent, attention.head_dim_v),
                    "v is the first latent_dim elements of k");
   }

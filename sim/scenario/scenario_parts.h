@@ -33,7 +33,7 @@ inline constexpr auto kParallelKeys = std::to_array<std::string_view>(
      "dispatch", "backward_kv", "partial_wire", "mesh_q", "ring_window", "ring_backward", "combine",
      "q_owner", "heads_per_stage", "kv_replicated", "cp_sizes", "max_tokens_per_rank"});
 inline constexpr auto kNumericsKeys = std::to_array<std::string_view>(
-    {"dtype", "backward", "seed", "dkv_wire", "dkv_hops", "accumulate"});
+    {"dtype", "backward", "seed", "dkv_wire", "dkv_hops", "accumulate", "inputs"});
 inline constexpr auto kFp8Keys = std::to_array<std::string_view>({"recipe", "format", "kv_wire"});
 inline constexpr auto kGeneratorKeys =
     std::to_array<std::string_view>({"name", "tokens", "mu", "sigma", "alpha", "tail_from",

@@ -220,6 +220,7 @@ void print_numerics(const Numerics& numerics, TomlWriter& writer) {
   writer.choice("dkv_wire", numerics.dkv_wire, usual.dkv_wire);
   writer.choice("dkv_hops", numerics.dkv_hops, usual.dkv_hops);
   writer.choice("accumulate", numerics.accumulate, usual.accumulate);
+  writer.choice("inputs", numerics.inputs, usual.inputs);
   if (!numerics.fp8 || *numerics.fp8 == Fp8{}) return;
   const Fp8& fp8 = *numerics.fp8;
   writer.table("fp8");

@@ -406,6 +406,18 @@ TEST(ProbeCommand, FindsNothingWrongInACorrectPlan) {
   EXPECT_TRUE(document["first"].is_null());
 }
 
+TEST(ProbeCommand, SaysWhatItLeavesOut) {
+  const std::string file =
+      write_file("terms.toml", small_scenario("cp_size = 2", "lengths = [37]",
+                                              "dropout = 0.2\nalibi = true", "dtype = \"bf16\""));
+  const ProgramRun run = run_cpscope("probe " + file);
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_NE(run.out.find("not probed: ALiBi, dropout; run judges it\n"), std::string::npos)
+      << run.out;
+  const json document = parse_only_json(run_cpscope("probe " + file + " --json"));
+  EXPECT_EQ(document["left_out"], json({"ALiBi", "dropout"}));
+}
+
 TEST(CommandLine, VerifyJudgesEveryRowAsRunDoes) {
   const std::string file = std::string(CPSCOPE_SOURCE_DIR) + "/scenarios/softcap_rope.toml";
   const json verified = parse_only_json(run_cpscope("verify " + file + " --json"));

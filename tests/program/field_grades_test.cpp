@@ -1,5 +1,6 @@
 // Answers of the wrong programs that the reports of scenarios/field/ describe, and what a grade
 // says of them.
+#include "sim/run/grade/wrong_row_table.h"
 #include "sim/run/run_inputs.h"
 #include "tests/program/field_case.h"
 #include "tests/program/foreign_case.h"
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -55,6 +57,52 @@ TEST(FieldGrades, B04NamesMergesThatDoNotWeighByLse) {
         judge_wrong(field, [&](const auto&, const auto&) { return WrongAttention{.merge = how}; });
     expect_cause(judged, "merge_without_lse");
   }
+}
+
+/// The grade of an answer in which rank 3's keys are missing in some heads; rank r owns head r.
+JudgedCauses judge_missing_keys(const std::function<bool(size_t head)>& lacks) {
+  const auto plant = [&](const Plan& plan, const RunInputs& inputs) {
+    const std::vector<TokenPlace> q = token_places(plan, Side::q), k = token_places(plan, Side::kv);
+    WrongAttention wrong;
+    wrong.times = [&](int64_t i, int64_t j) {
+      const TokenPlace &query = q[static_cast<size_t>(i)], &key = k[static_cast<size_t>(j)];
+      const bool is_visible = query.sequence >= 0 && key.sequence == query.sequence &&
+                              key.position <= query.position + 1001 - 4;
+      return is_visible && key.rank != 3 ? 1.0 : 0.0;
+    };
+    Answer answer = compute_wrongly(plan, inputs, {});
+    const Answer without = compute_wrongly(plan, inputs, wrong);
+    for (const auto member : {&Answer::out, &Answer::lse}) {
+      std::vector<double>& values = (answer.*member).values;
+      const size_t lanes = member == &Answer::out ? 64 : 1;
+      for (size_t i = 0; i < values.size(); ++i)
+        if (lacks(i / lanes % 8)) values[i] = (without.*member).values[i];
+    }
+    return answer;
+  };
+  const FieldCase field = FieldCase("b04").with("numerics.dtype", "\"fp32\"");
+  return judge_planted({.name = "field", .cause = "", .plant = plant}, field.text());
+}
+
+TEST(FieldGrades, B04NamesTheRankWhoseKeysAreMissingInWhicheverHeads) {
+  for (const auto& lacks : std::initializer_list<std::function<bool(size_t)>>{
+           [](size_t) { return true; }, [](size_t head) { return head != 3; },
+           [](size_t head) { return head == 1; }}) {
+    const JudgedCauses judged = judge_missing_keys(lacks);
+    expect_cause(judged, "partial_missing");
+    expect_says(judged.describe(), "the part of rank 3's keys is missing (out, lse;");
+  }
+}
+
+TEST(FieldGrades, B04NamesTheRankThatOwnsTheHeadOfAWrongRow) {
+  const ForeignCase made(FieldCase("b04").text());
+  RunRecord record = made.record();
+  // Token 2, head 5.
+  tensor_of(record, "out").values[(2 * 8 + 5) * 64] = std::numeric_limits<double>::quiet_NaN();
+  const ForeignGrade graded = made.grade(record, {}, {.keeps_exact = true}).value();
+  EXPECT_EQ(grade_of(graded, "out").worst.rank, 5);
+  expect_says(hints_of(graded), "1 wrong row; all are of rank 5, of head 5, of position 2");
+  EXPECT_EQ(list_wrong_rows(made.plan(), graded).rank, std::vector<int64_t>{5});
 }
 
 TEST(FieldGrades, B05NamesADiagonalThatPaddingHasMoved) {

@@ -366,6 +366,9 @@ TEST(ForeignGrade, HoldsPaddingOfInputsToNothing) {
   const ForeignGrade graded = bf16_case().grade(record).value();
   EXPECT_TRUE(graded.grade.passed);
   EXPECT_FALSE(graded.uses_own_inputs);
+  // Nor do budgets grow with it.
+  std::fill(tensor_of(record, "out").values.begin(), tensor_of(record, "out").values.end(), 0.0);
+  EXPECT_EQ(bf16_case().grade(record).value().grade.judgement(), Judgement::fail);
 }
 
 TEST(ForeignGrade, JudgesASampleOfRowsAndSaysWhatItLeavesOut) {

@@ -256,6 +256,24 @@ TEST(BudgetOfSmallWeights, IsNoneWhereDropoutLeavesAKeyNoWeight) {
   EXPECT_FALSE(grade_answer(run.plan.plan(), run.inputs, run.answer, run.verdict).passed);
 }
 
+TEST(BudgetOfZeros, IsSaidToBeOneWhereAPlainRunIsAsFarOff) {
+  const auto allows_zeros = [](double scale) {
+    Scenario scenario = walker_case({512}, 4);
+    scenario.attention.heads = scenario.attention.kv_heads = 2;
+    scenario.attention.head_dim_qk = scenario.attention.head_dim_v = 64;
+    scenario.attention.softmax_scale = scale;
+    scenario.numerics.dtype = Dtype::bf16;
+    scenario.numerics.inputs = InputKind::peaked;
+    scenario.numerics.fp8 = Fp8{.recipe = Fp8Recipe::current};
+    GradedRun run = run_possible(scenario);
+    EXPECT_TRUE(run.grade.passed) << describe(run);
+    return run.grade.find("dk")->allows_zeros;
+  };
+  EXPECT_FALSE(allows_zeros(0.125));
+  // With logits that spread over 32 their rounding to 8 bits decides which key has the weight.
+  EXPECT_TRUE(allows_zeros(4.0));
+}
+
 /// The error of Hopper's sums of codes, in parts of 2^-12 of a typical logit.
 TEST(BudgetOfShortSums, IsThatOfTheLogitsThatCarryWeight) {
   const auto is_kept = [](double scale, double parts) {

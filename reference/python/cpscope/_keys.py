@@ -74,6 +74,7 @@ class ScenarioKeys(TypedDict, total=False):
     dkv_wire: str
     dkv_hops: str
     accumulate: str
+    inputs: str
     recipe: str
     format: str
     kv_wire: str

@@ -120,6 +120,7 @@ void add_feature_steps(const Scenario& scenario, std::vector<Step>& steps) {
     if (!s.numerics.fp8) s.numerics.dtype = Dtype::fp64;
   });
   steps.push_back([](Scenario& s) { s.numerics.seed = 1; });
+  steps.push_back([](Scenario& s) { s.numerics.inputs = InputKind::normal; });
   steps.push_back([](Scenario& s) {
     const Numerics plain;
     s.numerics.dkv_wire = plain.dkv_wire;

@@ -490,7 +490,7 @@ class Search {
     int64_t first = std::numeric_limits<int64_t>::max(), last = -1, divisor = 0;
     for (const JudgedRow& row : tensor.all_wrong) {
       const auto at = static_cast<size_t>(row.at.token);
-      ranks.insert(places.rank[at]);
+      ranks.insert(places.rank_of(row.at.token, row.at.head));
       heads.insert(row.at.head);
       sequences.insert(places.slot[at]);
       first = std::min(first, places.position[at]);

@@ -5,6 +5,7 @@
 #include "sim/run/grade/carried_errors.h"
 #include "sim/run/grade/probe_parts.h"
 #include "sim/run/grade/tensor_grader.h"
+#include "sim/run/run_inputs.h"
 
 #include <algorithm>
 #include <cmath>
@@ -29,7 +30,10 @@ constexpr double kRoomForSplits = 1.25;
 RowPlaces row_places_of(const Plan& plan, Side side, const std::vector<int64_t>* judged) {
   const BatchSlots& slots = plan.layout.slots;
   const auto tokens = static_cast<size_t>(slots.tokens_of(side));
-  RowPlaces all{{}, owners_of(plan, side), std::vector<int32_t>(tokens, -1)};
+  RowPlaces all{{},
+                owners_of(plan, side),
+                std::vector<int32_t>(tokens, -1),
+                owners_of_heads(plan.layout, side)};
   for (size_t s = 0; s < slots.sequences.size(); ++s) {
     const SlotSide slot = slots.sequences[s].side(side);
     std::fill_n(all.sequences.begin() + slot.valid_begin(), slot.valid, static_cast<int32_t>(s));
@@ -39,7 +43,7 @@ RowPlaces row_places_of(const Plan& plan, Side side, const std::vector<int64_t>*
     std::iota(all.tokens.begin(), all.tokens.end(), int64_t{0});
     return all;
   }
-  RowPlaces chosen{*judged, {}, {}};
+  RowPlaces chosen{*judged, {}, {}, all.head_ranks};
   for (const int64_t token : *judged) {
     chosen.ranks.push_back(all.ranks[token]);
     chosen.sequences.push_back(all.sequences[token]);
@@ -61,6 +65,20 @@ Tensor pick_rows(const Tensor& tensor, const std::vector<int64_t>& tokens) {
     rows.values.insert(rows.values.end(), tensor.values.begin() + token * width,
                        tensor.values.begin() + (token + 1) * width);
   return rows;
+}
+
+/// Root mean square of the rows of valid tokens: what padding holds must not widen a budget.
+double typical_value(const Plan& plan, const Tensor& tensor, Side side) {
+  const std::vector<bool> valid = valid_ids(plan.layout.slots, side);
+  const auto width = static_cast<size_t>(tensor.size()) / std::max<size_t>(1, valid.size());
+  double sum = 0;
+  size_t count = 0;
+  for (size_t i = 0; i < tensor.values.size(); ++i) {
+    if (!valid[i / width]) continue;
+    sum += tensor.values[i] * tensor.values[i];
+    ++count;
+  }
+  return count == 0 ? 0.0 : std::sqrt(sum / static_cast<double>(count));
 }
 
 /// Everything needed to grade the tensors of one answer.
@@ -85,10 +103,10 @@ class AnswerGrader {
         verdict_(verdict),
         grader_(dtype_, {options.keeps_row_budgets, plan.layout.cp_size,
                          std::ssize(plan.layout.slots.sequences)}),
-        q_(root_mean_square(inputs.q.values)),
-        k_(root_mean_square(inputs.k.values)),
-        v_(root_mean_square(values_of(inputs).values)),
-        d_out_(root_mean_square(inputs.d_out.values)) {}
+        q_(typical_value(plan, inputs.q, Side::q)),
+        k_(typical_value(plan, inputs.k, Side::kv)),
+        v_(typical_value(plan, values_of(inputs), Side::kv)),
+        d_out_(typical_value(plan, inputs.d_out, Side::q)) {}
 
   void grade_forward(const Tensor& out, const Tensor& lse, const RowPlaces& queries) {
     const Answer &exact = verdict_.exact, &plain = verdict_.plain;

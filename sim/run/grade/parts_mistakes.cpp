@@ -1,6 +1,8 @@
 #include "sim/run/grade/suspects.h"
 
+#include <algorithm>
 #include <initializer_list>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -30,8 +32,10 @@ std::vector<PartsMistake> SuspectMaker::parts_mistakes(Parts parts) const {
        std::initializer_list<std::tuple<double, const char*, const char*>>{
            {0.0, "partial_missing", "is missing"},
            {2.0, "keys_counted_twice", "is merged twice"}}) {
+    const auto first = std::ssize(all);
     for (int32_t apart = 0; apart < ranks; ++apart) {
-      if (ranks == 2 && times == 0.0 && apart == 1) continue;  // every rank alone
+      // Every rank alone is suspected before, but not by heads.
+      if (ranks == 2 && times == 0.0 && apart == 1 && !owns_heads(scenario_.parallel)) continue;
       all.push_back({.name = name,
                      .text = is_ring
                                  ? fmt::format("the partial of ring step {}, {} r - {}'s keys, {}",
@@ -41,12 +45,19 @@ std::vector<PartsMistake> SuspectMaker::parts_mistakes(Parts parts) const {
                        return (q - k + ranks) % ranks == apart ? times : 1.0;
                      }});
     }
+    const auto of_named = std::ssize(all);
     for (int32_t rank = 0; rank < ranks; ++rank) {
-      all.push_back({.name = name,
-                     .text = fmt::format("the part of {} {}'s keys {}", rank_noun, rank, what),
-                     .times = [rank, times = times](int32_t q, int32_t k) {
-                       return k == rank && q != rank ? times : 1.0;
-                     }});
+      const std::string text = fmt::format("the part of {} {}'s keys {}", rank_noun, rank, what);
+      // In all rows, or in those that other ranks own: what a rank keeps need not travel.
+      all.push_back(
+          {.name = name,
+           .text = text,
+           .times = [rank, times = times](int32_t, int32_t k) { return k == rank ? times : 1.0; },
+           .tensors = {"out", "lse", "dq"}});
+      all.push_back(
+          {.name = name, .text = text, .times = [rank, times = times](int32_t q, int32_t k) {
+             return k == rank && q != rank ? times : 1.0;
+           }});
       all.push_back(
           {.name = name,
            .text = fmt::format("the share of {} {}'s queries {}", rank_noun, rank, what),
@@ -54,6 +65,8 @@ std::vector<PartsMistake> SuspectMaker::parts_mistakes(Parts parts) const {
                         int32_t q, int32_t k) { return q == rank && k != rank ? times : 1.0; },
            .tensors = of_keys});
     }
+    // One rank that explains all rows is named rather than r - 1, unless that is a step of a ring.
+    if (!is_ring) std::rotate(all.begin() + first, all.begin() + of_named, all.end());
   }
   using Merge = PartsMistake::Merge;
   for (const auto& [merge, text] : std::initializer_list<std::pair<Merge, const char*>>{

@@ -68,6 +68,15 @@ std::vector<int32_t> owners_of(const Plan& plan, Side side) {
   return owners;
 }
 
+std::vector<int32_t> owners_of_heads(const Layout& layout, Side side) {
+  std::vector<int32_t> owners;
+  if (side == Side::kv) return owners;
+  // Every rank's heads begin where those of the rank before end.
+  for (const RankId rank : layout.q_heads.ids())
+    owners.resize(static_cast<size_t>(layout.q_heads[rank].end), to_index(rank));
+  return owners;
+}
+
 int32_t step_of(const Plan& plan, const Pass& pass, int32_t rank, int64_t key) {
   for (const ComputeItem& item : pass.computes) {
     if (to_index(item.rank) == rank && holds(plan, item.kv_tokens, key)) return to_index(item.step);

@@ -30,8 +30,11 @@ struct Expectation {
 /// the one that owns the head.
 int32_t owner_of(const Plan& plan, Side side, int64_t id, int32_t head = 0);
 /// [packed padded id] The rank that owns it; -1 if no rank does. Where ranks own heads, the last
-/// one for every query: rows of all ranks are then graded together.
+/// one for every query: only owners_of_heads tells them apart.
 std::vector<int32_t> owners_of(const Plan& plan, Side side);
+/// [query head] The rank that owns it of all queries. Empty for keys, and where ranks own tokens
+/// with all heads.
+std::vector<int32_t> owners_of_heads(const Layout& layout, Side side);
 /// The step of a pass in which a rank computes with a key; -1 if there is none.
 int32_t step_of(const Plan& plan, const Pass& pass, int32_t rank, int64_t key);
 

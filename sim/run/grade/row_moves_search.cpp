@@ -344,10 +344,10 @@ class Moves {
       return describe_moves("rank", moves);
     }
     const auto& [at, from] = *holds.begin();
-    const auto to_text = [&](int64_t token) {
+    const auto to_text = [this, head = at.head](int64_t token) {
       const auto index = static_cast<size_t>(token);
       return fmt::format("position {} of sequence {} (rank {})", places_.position[index],
-                         places_.sequence[index], places_.rank[index]);
+                         places_.sequence[index], places_.rank_of(token, head));
     };
     return fmt::format("rows hold the right rows of other tokens: {} holds that of {}",
                        to_text(at.token), to_text(from));

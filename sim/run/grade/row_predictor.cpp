@@ -1,6 +1,7 @@
 #include "sim/run/grade/row_predictor.h"
 
 #include "sim/run/grade/merged_rows.h"
+#include "sim/run/grade/probe_parts.h"
 
 #include <algorithm>
 #include <cmath>
@@ -60,7 +61,10 @@ std::vector<double> RowPredictor::predict(const WrongTensor& tensor, const Parts
     return add_parts(tensor.name == "dk" ? parts.dk : parts.dv, suspect, mistake, at.token);
   }
   const QueryParts& parts = evaluation.altered.queries[evaluation.rows.queries.at(at)];
-  const int32_t rank = suspect.attention.rank_of_query(at.token);
+  // A suspect knows the owners of tokens alone.
+  const int32_t rank = owns_heads(plan.scenario.parallel)
+                           ? owner_of(plan, Side::q, at.token, at.head)
+                           : suspect.attention.rank_of_query(at.token);
   std::vector<double> times(parts.top.size(), 1.0);
   if (mistake.times)
     for (size_t key = 0; key < times.size(); ++key)

@@ -167,7 +167,8 @@ std::vector<RowScan> scan_rows(const Plan& plan, const RunInputs& inputs, const 
         scanner.look_at(token, head, may_hold[static_cast<size_t>(token)]);
     }
     RowScan found = scanner.finish();
-    if (found.first) found.first->rank = owner_of(plan, side, found.first->token);
+    if (found.first)
+      found.first->rank = owner_of(plan, side, found.first->token, found.first->head);
     scans.push_back(std::move(found));
   };
   // A weighted mean of values is at most the largest value, up to rounding.

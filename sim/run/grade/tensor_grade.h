@@ -10,7 +10,7 @@ namespace cpscope {
 
 /// The place of a tensor with the largest error; in padding only if no valid row is wrong.
 struct WorstPlace {
-  int32_t rank = 0;   // owner of the token
+  int32_t rank = 0;   // owner of the row
   int64_t token = 0;  // packed padded id; 0 for tensors by head
   int32_t head = 0;
   double expected = 0.0;
@@ -68,6 +68,8 @@ struct TensorGrade {
   };
   std::optional<Parted> parted = std::nullopt;
   bool is_widened = false;  // the caller's budget is used, which is wider than the earned one
+  // The budget is as long as the tensor and its terms: zeros would be within it.
+  bool allows_zeros = false;
   int64_t nan = 0;
   int64_t infinite = 0;   // values that are infinite where the row must hold numbers
   int64_t not_empty = 0;  // rows that must be empty and are not 0 (lse: -inf)

@@ -60,7 +60,7 @@ void name_worst(const Compared& sides, int64_t row, int64_t lanes, WorstPlace& w
   const auto place = static_cast<size_t>(row / heads);
   worst.token = sides.places == nullptr ? static_cast<int64_t>(place) : sides.places->tokens[place];
   worst.head = static_cast<int32_t>(row % heads);
-  worst.rank = sides.places == nullptr ? 0 : sides.places->ranks[place];
+  worst.rank = sides.places == nullptr ? 0 : sides.places->rank_of(place, worst.head);
   double furthest = -1;
   for (int64_t i = row * lanes; i < (row + 1) * lanes; ++i) {
     const auto at = static_cast<size_t>(i);
@@ -87,7 +87,7 @@ int64_t group_of(const Compared& sides, GroupKind kind, int64_t row) {
     case GroupKind::head:
       return row % heads;
     case GroupKind::rank:
-      return sides.places->ranks[place];
+      return sides.places->rank_of(place, row % heads);
     case GroupKind::sequence:
       return sides.places->sequences[place];
   }
@@ -165,6 +165,7 @@ struct TensorGrader::Weighed {
   int64_t lanes = 1;
   std::vector<Sums> rows;
   std::vector<double> lengths;  // [row] the errors of its terms are proportional to this
+  double length = 0;            // of all rows together
   double plain_rate = 0;        // the plain run's error over these lengths
   double row_draws = 1;         // number of independent errors in a row
   Sums whole;
@@ -213,6 +214,7 @@ TensorGrader::Weighed TensorGrader::weigh(const Compared& sides) const {
     const double typical = std::sqrt(weighed.whole.norm / static_cast<double>(rows));
     for (double& length : weighed.lengths) length += typical;
   }
+  weighed.length = std::sqrt(lengths);
   if (lengths > 0) weighed.plain_rate = std::sqrt(weighed.whole.plain / lengths);
   weighed.row_draws = count_row_draws(weighed);
   return weighed;
@@ -273,6 +275,9 @@ TensorGrade TensorGrader::grade(const Compared& sides) const {
   grade.budget = ratio(allowed, norm);
   grade.budget_l2 = allowed;
   grade.is_widened = allowed > earned;
+  // Where terms cancel to a small rest, as dq of a query with one key, zeros are right.
+  constexpr double kRest = 1.0 / 16;
+  grade.allows_zeros = !sides.terms.empty() && norm > kRest * weighed.length && allowed >= norm;
   // A budget that is NaN or infinite would accept everything.
   grade.passed = grade.nan == 0 && std::isfinite(allowed) && error <= allowed;
   if (sides.places != nullptr) {

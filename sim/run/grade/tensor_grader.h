@@ -31,6 +31,12 @@ struct RowPlaces {
   std::vector<int64_t> tokens;     // [judged token] packed padded id
   std::vector<int32_t> ranks;      // [judged token] owner
   std::vector<int32_t> sequences;  // [judged token] -1 for padding
+  // [query head] Owner of all its rows; empty where a token's owner has all heads of it.
+  std::vector<int32_t> head_ranks = {};
+
+  int32_t rank_of(size_t place, int64_t head) const {
+    return head_ranks.empty() ? ranks[place] : head_ranks[static_cast<size_t>(head)];
+  }
 };
 
 /// Known error of correct kernels that no plain run shows, not counting random deviations: an error

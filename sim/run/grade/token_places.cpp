@@ -1,5 +1,7 @@
 #include "sim/run/grade/token_places.h"
 
+#include "sim/run/grade/probe_parts.h"
+
 #include <cstdlib>
 
 namespace cpscope {
@@ -15,7 +17,8 @@ TokenPlaces places_of(const Layout& layout, Side side) {
                      .local = std::vector<int64_t>(tokens, 0),
                      .local_in_sequence = std::vector<int64_t>(tokens, 0),
                      .rows_of_slot = std::vector<int64_t>(tokens, 0),
-                     .ids = ids_by_rank(layout, side)};
+                     .ids = ids_by_rank(layout, side),
+                     .head_ranks = owners_of_heads(layout, side)};
   const std::vector<SequenceSlot>& sequences = layout.slots.sequences;
   for (size_t s = 0; s < sequences.size(); ++s) {
     const SlotSide slot = sequences[s].side(side);

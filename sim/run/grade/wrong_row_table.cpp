@@ -58,7 +58,8 @@ WrongRowTable list_wrong_rows(const Plan& plan, const ForeignGrade& graded) {
         if (table.names.empty() || table.names.back() != tensor.name)
           table.names.push_back(tensor.name);
         table.tensor.push_back(std::ssize(table.names) - 1);
-        table.rank.push_back(found->rank[token]);
+        table.rank.push_back(
+            found->rank_of(tokens[row / heads], static_cast<int64_t>(row % heads)));
         table.token.push_back(tokens[row / heads]);
         table.sequence.push_back(found->sequence[token]);
         table.position.push_back(found->sequence[token] < 0 ? -1 : found->position[token]);

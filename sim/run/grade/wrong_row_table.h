@@ -14,7 +14,7 @@ namespace cpscope {
 struct WrongRowTable {
   std::vector<std::string> names;  // of tensors with wrong rows: out, lse, dq, dk, dv
   std::vector<int64_t> tensor;     // index in names
-  std::vector<int64_t> rank;       // owner of the token
+  std::vector<int64_t> rank;       // owner of the row
   std::vector<int64_t> token;      // packed padded id
   std::vector<int64_t> sequence;   // -1: padding
   std::vector<int64_t> position;   // in the sequence; -1: padding

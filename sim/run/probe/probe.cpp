@@ -296,6 +296,16 @@ class Probe {
   std::vector<int64_t> bucketed_;                // [row] keys found in buckets so far
 };
 
+/// What a probe's integers leave no room for.
+std::vector<std::string> list_left_out(const Scenario& scenario) {
+  std::vector<std::string> names;
+  if (scenario.attention.bias != BiasShape::none) names.emplace_back("bias");
+  if (scenario.attention.alibi) names.emplace_back("ALiBi");
+  if (scenario.attention.dropout > 0) names.emplace_back("dropout");
+  if (scenario.numerics.fp8) names.emplace_back("FP8 (bf16 instead)");
+  return names;
+}
+
 }  // namespace
 
 bool ProbeReport::passed() const {
@@ -350,6 +360,7 @@ Result<ProbeReport> run_probes(const Scenario& scenario, const PlanVariant& plan
   Result<ProbeReport> probed = Probe(plan.value(), runs, witness).run();
   if (!probed) return probed;
   ProbeReport report = std::move(probed).value();
+  report.left_out = list_left_out(scenario);
   const auto add = [&](const ProbeTally& tally) {
     if (!report.first && tally.first) report.first = tally.first;
     report.tallies.push_back(tally);

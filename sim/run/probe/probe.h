@@ -40,7 +40,8 @@ struct ProbeReport {
   int64_t wrong_key_rows = 0;
   int32_t passes = 0;  // runs of the executor
   std::optional<ProbeFinding> first;
-  std::vector<ProbeTally> tallies;  // one per probe
+  std::vector<ProbeTally> tallies;    // one per probe
+  std::vector<std::string> left_out;  // of the scenario: what `run` alone judges
 
   bool passed() const;
   /// The first finding of one probe.

@@ -31,6 +31,7 @@ TEST(PlanHash, DiffersWhenTheScenarioDoes) {
       {"dkv_wire", [](Scenario& s) { s.numerics.dkv_wire = WireFormat::fp32; }},
       {"dkv_hops", [](Scenario& s) { s.numerics.dkv_hops = DkvHops::ring; }},
       {"backward", [](Scenario& s) { s.numerics.backward = false; }},
+      {"inputs", [](Scenario& s) { s.numerics.inputs = InputKind::peaked; }},
       {"seed", [](Scenario& s) { s.numerics.seed = 2; }}};
   std::map<uint64_t, std::string> seen;
   for (const auto& [name, change] : changes) {

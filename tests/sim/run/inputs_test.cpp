@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -143,6 +144,32 @@ TEST(Inputs, GivePaddingOtherValuesThanTokens) {
   const double token = input_value(numerics, InputTensor::v, place, 1, 6);
   place.is_valid = false;
   EXPECT_NE(token, input_value(numerics, InputTensor::v, place, 1, 6));
+}
+
+TEST(Inputs, PeakedOnesGiveQueriesAndKeysOfOneDirectionALargeProduct) {
+  Numerics numerics = exact_numerics(12);
+  numerics.inputs = InputKind::peaked;
+  constexpr int32_t kLongRow = 4096;
+  const auto row = [&](InputTensor tensor, const TokenPlace& place, int32_t head) {
+    std::vector<double> values(kLongRow);
+    fill_input_row(numerics, tensor, place, head, values.data(), kLongRow);
+    EXPECT_EQ(values[7], input_value(numerics, tensor, place, head, 7));
+    return values;
+  };
+  // A product's mean over lanes, whose standard deviation is at most sqrt(8 / 4096) = 0.044.
+  const auto product = [&](const TokenPlace& query, const TokenPlace& key, InputTensor of_key) {
+    const std::vector<double> q = row(InputTensor::q, query, 3), k = row(of_key, key, 1);
+    return std::inner_product(q.begin(), q.end(), k.begin(), 0.0) / kLongRow;
+  };
+  const TokenPlace query = valid_token(1, 5);
+  for (const int64_t further : {0, 1, 17})
+    EXPECT_NEAR(product(query, valid_token(1, 5 + 61 * further), InputTensor::k), 1, 0.2);
+  EXPECT_NEAR(product(query, valid_token(1, 6), InputTensor::k), 0, 0.2);
+  EXPECT_NEAR(product(query, valid_token(2, 5), InputTensor::k), 0, 0.2);
+  EXPECT_NEAR(product(query, valid_token(1, 5), InputTensor::v), 0, 0.2);
+  EXPECT_NEAR(product(query, {.sequence = 1, .position = 5}, InputTensor::k), 0, 0.2);
+  numerics.inputs = InputKind::normal;
+  EXPECT_NEAR(product(query, valid_token(1, 5), InputTensor::k), 0, 0.2);
 }
 
 TEST(Inputs, FillARowWithTheValuesOfItsLanes) {

@@ -45,6 +45,22 @@ TEST(ForeignNames, AnswersKeysOfOtherFrameworksWithTheValue) {
       {"rotary_base = 10000.0", "rotary_base = 10000.0: use rope_theta = 10000.0 in [attention]"},
       {"attention_softmax_in_fp32 = true",
        "attention_softmax_in_fp32 = true: the softmax is always computed in fp32 or fp64"},
+      {"bias_type = \"alibi\"", "bias_type = \"alibi\": use alibi = true in [attention]"},
+      {"bias_type = \"post_scale_bias\"",
+       "bias_type = \"post_scale_bias\": use bias in [attention]"},
+      {"use_alibi_mask = true", "use_alibi_mask = true: use alibi = true in [attention]"},
+      // vLLM, Helix.
+      {"decode_context_parallel_size = 4",
+       "decode_context_parallel_size = 4: use cp_size = 4 (decode steps: cp_comm_type = "
+       "\"gather_q\", q_owner = \"heads\")"},
+      {"kvp_size = 4",
+       "kvp_size = 4: use cp_size = 4 (Helix: cp_comm_type = \"gather_q\", q_owner = "
+       "\"heads_replicated\")"},
+      {"cp_kv_cache_interleave_size = 16",
+       "cp_kv_cache_interleave_size = 16: use stripe = 16 (of layout = \"striped\")"},
+      {"context_lens = [5, 9]", "context_lens = [5, 9]: use kv_lengths = [5, 9] in [batch]"},
+      {"max_token_len_per_gpu = 4096",
+       "max_token_len_per_gpu = 4096: use max_tokens_per_rank = 4096"},
       // Hugging Face.
       {"num_key_value_heads = 2", "num_key_value_heads = 2: use kv_heads = 2 in [attention]"},
       {"sliding_window = 4096",

@@ -56,6 +56,7 @@ seed     = 1234
 dkv_wire = "dtype"
 dkv_hops = "home"
 accumulate = "fp32"
+inputs   = "normal"
 )toml";
 
 TEST(ScenarioFile, LoadsTheSampleOfTheContract) {

@@ -203,6 +203,7 @@ Scenario pick_scenario() {
   numerics.dkv_wire = pick(kWireFormats);
   numerics.dkv_hops = pick(kDkvHops);
   numerics.accumulate = pick(kAccumulates);
+  numerics.inputs = pick(kInputKinds);
   return scenario;
 }
 
