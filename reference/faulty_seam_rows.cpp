@@ -27,6 +27,14 @@ SlotPlace place_of(const BatchSlots& slots, int64_t token, Side side) {
   return place;
 }
 
+/// The rows of its buffer that a transfer writes.
+std::vector<int64_t> rows_of_landing(const Plan& plan, const TransferItem& item) {
+  if (item.to_rows != kAllRows) return expand(plan.list(item.to_rows));
+  std::vector<int64_t> rows(static_cast<size_t>(plan.rows_of(item)));
+  std::iota(rows.begin(), rows.end(), int64_t{0});
+  return rows;
+}
+
 }  // namespace
 
 template <class T>
@@ -108,7 +116,10 @@ bool FaultySeam<T>::replaces(const TransferItem& item) {
     const T sent = descales_[item.src], own = descales_[item.dst];
     T factor = 1;
     if (makes(Mistake::fp8_receivers_scale, item.dst, item.step)) factor = own / sent;
-    if (makes(Mistake::fp8_scale_for_descale, item.dst, item.step)) factor = 1 / (own * own);
+    // Rows that are sent on have been multiplied where they came from.
+    const bool is_first_hop = parts_.plan.buffer(item.from).role == BufferRole::home;
+    if (is_first_hop && makes(Mistake::fp8_scale_for_descale, item.dst, item.step))
+      factor = 1 / (own * own);
     if (factor == T(1)) return false;
     move_rows(parts_.plan, item, parts_.memory);
     multiply_landed(item, factor);
@@ -123,13 +134,7 @@ void FaultySeam<T>::multiply_landed(const TransferItem& item, T factor) {
   const BufferSpec& spec = parts_.plan.buffer(item.to);
   const LaneCounts lanes = lane_counts(spec.kind, attention());
   BufferMemory<T>& memory = parts_.memory.at(item.to);
-  std::vector<int64_t> rows;
-  if (item.to_rows == kAllRows) {
-    rows.resize(static_cast<size_t>(parts_.plan.rows_of(item)));
-    std::iota(rows.begin(), rows.end(), int64_t{0});
-  } else {
-    rows = expand(parts_.plan.list(item.to_rows));
-  }
+  const std::vector<int64_t> rows = rows_of_landing(parts_.plan, item);
   const auto multiply = [&](AlignedVector<T>& values, int64_t width) {
     const int64_t first = (item.heads.begin - spec.heads.begin) * width,
                   count = item.heads.size() * width;
@@ -147,7 +152,7 @@ template <class T>
 void FaultySeam<T>::transpose_landed_heads(const TransferItem& item) {
   const BufferSpec& spec = parts_.plan.buffer(item.to);
   const int64_t lanes = lane_counts(spec.kind, attention()).first, heads = spec.heads.size();
-  const std::vector<int64_t> rows = expand(parts_.plan.list(item.to_rows));
+  const std::vector<int64_t> rows = rows_of_landing(parts_.plan, item);
   AlignedVector<T>& memory = parts_.memory.at(item.to).first;
   const AlignedVector<T> landed = memory;
   const auto count = static_cast<int64_t>(rows.size());

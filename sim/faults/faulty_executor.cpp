@@ -6,10 +6,6 @@
 
 namespace cpscope {
 
-ExecutorFault plant_mistake(Mistake mistake, MistakeSite site) {
-  return ExecutorFault(mistake, site);
-}
-
 std::string describe(const FaultSite& site) {
   if (site.is_load) return fmt::format("input rows of rank {}", to_index(site.rank));
   return fmt::format("{} step {}, rank {}, {} {}", to_name(site.item.direction),

@@ -35,7 +35,4 @@ struct PlantedFault {
   std::function<void(RankPosts&)> posts = {};
 };
 
-/// The only function that makes executor faults. For the planters of the fault gallery alone.
-ExecutorFault plant_mistake(Mistake mistake, MistakeSite site);
-
 }  // namespace cpscope

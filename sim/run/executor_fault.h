@@ -63,7 +63,8 @@ struct MistakeSite {
   std::optional<StepId> step;
 };
 
-/// One planted mistake. Only the planter of the fault gallery (sim/faults/planted.h) makes them.
+/// One planted mistake. Only the planters of the fault gallery (sim/faults) and the search for
+/// causes make them.
 class ExecutorFault {
  public:
   Mistake mistake() const { return mistake_; }
@@ -79,13 +80,18 @@ class ExecutorFault {
   MistakeSite site_;
 };
 
+inline ExecutorFault plant_mistake(Mistake mistake, MistakeSite site) {
+  return ExecutorFault(mistake, site);
+}
+
 /// Settings of the watched walker.
 struct WatchedWalk {
   std::optional<ExecutorFault> fault = std::nullopt;  // nothing: it follows the plan
   WalkTrace* trace = nullptr;                         // filled if not null
 };
 
-/// Makes the CPU walker with a trace and, only for the fault gallery, with a mistake.
+/// Makes the CPU walker with a trace and, for the fault gallery and the search for causes, with a
+/// mistake.
 using WatchedWalker = std::function<std::unique_ptr<Executor>(const WatchedWalk&)>;
 
 }  // namespace cpscope

@@ -20,7 +20,7 @@ struct Toolbox {
   /// Makes an executor of a shared library (`plugin:PATH`); may be empty.
   std::function<Result<std::unique_ptr<Executor>>(const std::string& path)> open_plugin;
   Oracle oracle;
-  WatchedWalker watched_walker;  // for the fault gallery
+  WatchedWalker watched_walker;  // for the fault gallery and causes
   bool is_first_process = true;  // the others neither print results nor write files
 };
 

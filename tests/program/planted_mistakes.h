@@ -49,6 +49,7 @@ struct PlantedMistake {
   std::string cause;                                      // that must be named first
   std::string attention = {}, batch = {}, parallel = {};  // lines that its scenarios need
   std::function<Answer(const Plan&, const RunInputs&)> plant;
+  bool poison = false;  // padding of the inputs is NaN
 };
 const std::vector<PlantedMistake>& planted_mistakes();
 /// Those of bias, ALiBi and dropout; among planted_mistakes().

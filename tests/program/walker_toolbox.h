@@ -1,6 +1,7 @@
 #pragma once
 
 #include "reference/dense_oracle.h"
+#include "reference/faulty_walker.h"
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
 #include "sim/run/toolbox.h"
@@ -12,6 +13,7 @@ inline Toolbox make_walker_toolbox() {
   Toolbox toolbox;
   toolbox.executors.push_back(reference::make_plan_walker());
   toolbox.oracle = reference::dense_oracle();
+  toolbox.watched_walker = reference::make_watched_walker;
   return toolbox;
 }
 

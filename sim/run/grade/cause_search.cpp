@@ -1,10 +1,11 @@
 #include "sim/run/grade/cause_search.h"
 
-#include "sim/run/grade/fp8_causes.h"
 #include "sim/run/grade/merged_rows.h"
+#include "sim/run/grade/replayed_causes.h"
 #include "sim/run/grade/row_moves_search.h"
 #include "sim/run/grade/row_predictor.h"
 #include "sim/run/grade/suspects.h"
+#include "sim/run/grade/whole_run_causes.h"
 #include "sim/run/grade/wrong_rows.h"
 #include "sim/run/run_inputs.h"
 
@@ -58,10 +59,17 @@ class Search {
     if (auto error = try_rounded_merges()) return error;
     if (named_.empty()) {
       look_at_values();
-      if (auto error = try_fp8()) return error;
+      if (auto error = try_whole_runs()) return error;
       if (auto error = try_suspects()) return error;
+      // Most work for few mistakes, so only for what nothing else explains; in 8 bits these are
+      // most of the mistakes there are.
+      if (!plan_.scenario.numerics.fp8) name_causes();
+      if (auto error = try_replays()) return error;
+      name_causes();
+      // That rows hold no number is said last: many mistakes leave such rows.
+      std::move(unwritten_.begin(), unwritten_.end(), std::back_inserter(explanations_));
+      name_causes();
     }
-    name_causes();
     for (const WrongTensor& tensor : tensors_)
       if (!named_.contains(tensor.name)) describe_common(tensor);
     return std::nullopt;
@@ -208,22 +216,23 @@ class Search {
                            key_tokens_);
       for (Explanation& found : find_moved_rows(moves)) {
         // The same mistake may be found in several tensors.
-        const auto known =
-            std::find_if(explanations_.begin(), explanations_.end(), [&](const Explanation& other) {
-              return other.name == found.name && other.text == found.text;
-            });
-        if (known != explanations_.end()) {
+        std::vector<Explanation>& into =
+            found.name == kUnwrittenRows && tensors_[t].holds_no_number() ? unwritten_
+                                                                          : explanations_;
+        const auto known = std::find_if(into.begin(), into.end(), [&](const Explanation& other) {
+          return other.name == found.name && other.text == found.text;
+        });
+        if (known != into.end()) {
           known->fits[t] = found.fits.front();
           continue;
         }
-        explanations_.push_back(start_explanation(found.name, found.text, found.layout));
-        explanations_.back().fits[t] = found.fits.front();
+        into.push_back(start_explanation(found.name, found.text, found.layout));
+        into.back().fits[t] = found.fits.front();
       }
     }
   }
 
-  /// Mistakes that runs in 8 bits are known for.
-  std::optional<Error> try_fp8() {
+  std::optional<Error> try_whole_runs() {
     if (!has_pairs()) return std::nullopt;
     Result<std::optional<Explanation>> stale =
         find_stale_scale(toolbox_, plan_, inputs_, search_, tensors_);
@@ -233,6 +242,17 @@ class Search {
         find_shares_kept(toolbox_, plan_, inputs_, search_, maker_, tensors_);
     if (!kept) return kept.error();
     if (kept.value()) explanations_.push_back(*std::move(kept).value());
+    return std::nullopt;
+  }
+
+  std::optional<Error> try_replays() {
+    if (!has_pairs() || named_.size() == tensors_.size()) return std::nullopt;
+    Result<Replays> replays = replay_mistakes(toolbox_, plan_, inputs_, search_, tensors_);
+    if (!replays) return replays.error();
+    if (replays.value().is_too_much)
+      grade_.common.push_back("the batch is too large to run it with each mistake of a kernel");
+    std::move(replays.value().found.begin(), replays.value().found.end(),
+              std::back_inserter(explanations_));
     return std::nullopt;
   }
 
@@ -378,6 +398,8 @@ class Search {
         const bool can_be_wrong =
             mistake.tensors.empty() || std::find(mistake.tensors.begin(), mistake.tensors.end(),
                                                  tensor.name) != mistake.tensors.end();
+        // Overflows and NaN follow from many mistakes, and from the answer's own out and lse.
+        if (tensor.holds_no_number() && !mistake.name.empty()) continue;
         if (can_be_wrong && (tensor.side == Side::q || !evaluation.rows.request.keys.empty()))
           fitted.back().fits[t] = fit_rows(tensor, mistake, predictor, most_rows);
       }
@@ -531,6 +553,7 @@ class Search {
   const std::vector<int64_t> query_tokens_, key_tokens_;
   std::vector<WrongTensor> tensors_;
   std::vector<Explanation> explanations_;
+  std::vector<Explanation> unwritten_;  // rows without a number
   std::set<std::string> named_;
 };
 

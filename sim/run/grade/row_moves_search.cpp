@@ -95,7 +95,7 @@ class Moves {
     if (!fit.explains() || fillings.size() > 1) return;
     for (const Explanation& other : found_)
       if (other.name == "zeros") return;
-    found_.push_back({"unwritten_rows",
+    found_.push_back({std::string(kUnwrittenRows),
                       fillings.empty() ? std::string("the wrong rows hold NaN: they were not "
                                                      "written, or were computed from such memory")
                                        : fmt::format("the wrong rows hold {} everywhere: they were "

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace cpscope {
@@ -25,6 +26,9 @@ struct Explanation {
   std::string name, text, layout = {};
   std::vector<RowFit> fits;
 };
+
+/// The name of rows that hold one value, or none.
+inline constexpr std::string_view kUnwrittenRows = "unwritten_rows";
 
 /// The judged exact rows of one tensor, all heads of every judged token.
 struct ExactRows {

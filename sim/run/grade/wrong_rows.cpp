@@ -87,6 +87,14 @@ std::optional<Dtype> narrow_type_of(const Tensor& tensor, Dtype dtype) {
 
 }  // namespace
 
+bool WrongTensor::holds_no_number() const {
+  return std::all_of(wrong.begin(), wrong.end(), [](const JudgedRow& row) {
+    return std::all_of(row.seen.begin(), row.seen.end(), [](double value) {
+      return !(value < std::numeric_limits<double>::infinity());
+    });
+  });
+}
+
 double WrongTensor::excess(const JudgedRow& row, std::span<const double> predicted) const {
   // A row of another length may have another error.
   constexpr double kRowsOverTypical = 3.0;

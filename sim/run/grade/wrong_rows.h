@@ -34,6 +34,8 @@ struct WrongTensor {
   bool is_padding = false;  // all valid rows are right, and the wrong ones are padding
   std::vector<JudgedRow> wrong = {}, right = {};
 
+  /// True if the wrong rows hold nothing but NaN and +inf.
+  bool holds_no_number() const;
   bool is_gradient() const { return name != "out" && name != "lse"; }
 
   /// |seen - predicted|2 over its allowed length; above 1 the prediction does not explain the row.

@@ -1,4 +1,4 @@
-#include "sim/run/grade/fp8_causes.h"
+#include "sim/run/grade/whole_run_causes.h"
 
 #include "sim/run/run_inputs.h"
 
@@ -109,7 +109,7 @@ Result<std::optional<Explanation>> find_shares_kept(const Toolbox& toolbox, cons
                   [](const WrongTensor& one) { return one.name == "dk" || one.name == "dv"; });
   const bool is_ring = plan.scenario.parallel.comm_type == CommType::p2p ||
                        plan.scenario.parallel.comm_type == CommType::double_ring;
-  if (!plan.scenario.numerics.fp8 || !has_wrong_keys || !is_ring || plan.layout.cp_size == 1 ||
+  if (!has_wrong_keys || search.exact.dv.values.empty() || !is_ring || plan.layout.cp_size == 1 ||
       search.rows != nullptr || is_too_much(plan))
     return std::optional<Explanation>();
   const TokenPlaces &keys = maker.keys(), &queries = maker.queries();

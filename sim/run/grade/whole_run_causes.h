@@ -1,6 +1,6 @@
 #pragma once
 
-// Private to the search for causes: mistakes of runs in 8 bits.
+// Private to the search for causes: mistakes for which the oracle computes whole answers.
 
 #include "sim/run/grade/cause_search.h"
 #include "sim/run/grade/row_moves_search.h"
@@ -20,8 +20,8 @@ Result<std::optional<Explanation>> find_stale_scale(const Toolbox& toolbox, cons
 
 /// dk and dv of the blocks that a rank has computed with, added up on this rank as if they were its
 /// own: the shares of the other ranks' queries are missing, and those of their keys surplus
-/// (TransformerEngine's FP8 ring). Only dtype fp8 where keys travel round a ring. Errors:
-/// cancelled.
+/// (TransformerEngine's FP8 ring). Only where keys travel round a ring, with a v of
+/// their own. Errors: cancelled.
 Result<std::optional<Explanation>> find_shares_kept(const Toolbox& toolbox, const Plan& plan,
                                                     const RunInputs& inputs,
                                                     const CauseSearch& search,

@@ -1,0 +1,75 @@
+// Every fault of dtype fp8 on CPSCOPE_FP8_RANKS ranks: the answer fails, and its cause is named
+// from it alone.
+
+#include "reference/faulty_walker.h"
+#include "sim/faults/fault.h"
+#include "tests/program/judged_causes.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace cpscope::tests {
+namespace {
+
+struct Fp8Cause {
+  const char* fault;
+  const char* cause;
+};
+
+constexpr Fp8Cause kCauses[] = {
+    {"fp8_dkv_summed_where_computed", "partial_missing"},
+    {"fp8_receivers_scale", "receivers_scale"},
+    {"fp8_key_scales_of_values", "key_scales_of_values"},
+    {"fp8_scale_for_descale", "scale_for_descale"},
+    {"fp8_stale_scale", "stale_scale"},
+    {"fp8_weights_unscaled", "weights_unscaled"},
+    {"fp8_rounded_weights_summed", "rounded_weights_summed"},
+    {"fp8_amax_over_padding", "amax_over_padding"},
+    {"fp8_blocks_cross_documents", "blocks_cross_documents"},
+    {"fp8_gradients_in_e4m3", "gradients_in_e4m3"},
+};
+
+void replace(std::string& text, const std::string& old, const std::string& by) {
+  if (const size_t at = text.find(old); at != std::string::npos) text.replace(at, old.size(), by);
+}
+
+/// What the walker gives where the fault is planted.
+Answer run_planted(const Fault& fault, const Plan& plan, const RunInputs& inputs) {
+  const std::optional<PlantedFault> planted = fault.plant(plan);
+  EXPECT_TRUE(planted) << "the plan has no place for " << fault.name;
+  if (!planted) return {};
+  RunInputs given = inputs;
+  if (planted->inputs) planted->inputs(given);
+  const CheckedPlan carried_out = admit_faulty_plan(planted->plan.value_or(plan), planted->what);
+  const auto walker = reference::make_watched_walker({.fault = planted->mistake});
+  return walker->run(carried_out, given, {.poison = fault.poison}).value().answer;
+}
+
+TEST(Fp8Causes, AreNamedOnManyRanks) {
+  const std::string ranks = "cp_size = " CPSCOPE_FP8_RANKS "\n";
+  for (const Fp8Cause& expected : kCauses) {
+    const auto faults = fault_catalogue();
+    const auto fault = std::find_if(faults.begin(), faults.end(),
+                                    [&](const Fault& one) { return one.name == expected.fault; });
+    ASSERT_NE(fault, faults.end()) << expected.fault;
+    std::string text = fault->scenario;
+    for (const char* old : {"cp_size = 1\n", "cp_size = 4\n"}) replace(text, old, ranks);
+    const PlantedMistake mistake{
+        .name = expected.fault,
+        .cause = expected.cause,
+        .plant = [&](const Plan& plan,
+                     const RunInputs& inputs) { return run_planted(*fault, plan, inputs); },
+        .poison = fault->poison};
+    const JudgedCauses judged = judge_planted(mistake, text);
+    EXPECT_FALSE(judged.grade.passed) << expected.fault << " is not caught\n" << text;
+    EXPECT_EQ(judged.first_cause(), expected.cause) << expected.fault << '\n'
+                                                    << judged.describe() << '\n'
+                                                    << text;
+  }
+}
+
+}  // namespace
+}  // namespace cpscope::tests
