@@ -342,6 +342,17 @@ class Report(unittest.TestCase):
         self.assertEqual(xml.parse(WORK / "grade.xml").getroot().get("failures"), "1")
         self.assertEqual(run("grade", file, "theirs.safetensors", "--report", "grade.md").returncode, 1)
 
+    def testTellsErrorsOfTheFormatFromThoseOfTheImplementation(self):
+        scenario("fp8.toml")
+        path = WORK / "fp8.toml"
+        path.write_text(path.read_text().replace('"fp32"', '"fp8"'))
+        done = run("run", "fp8.toml", "--report", "fp8.md")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        parted = re.findall(r"^(\w+) +(\S+) by quantised inputs alone, (\S+) apart", done.stdout, re.M)
+        self.assertEqual([name for name, *_ in parted], ["out", "lse", "dq", "dk", "dv"], done.stdout)
+        for name, of_format, of_implementation in parted:
+            self.assertIn(f"| {name} | {of_format} | {of_implementation} |", (WORK / "fp8.md").read_text())
+
     def testTellsOfProbesAndOfWhatTheyCannotAsk(self):
         # This plugin has no backward.
         done = run("probe", scenario(), "--executor", f"plugin:{PLUGIN}", "--json", "--report", "probe.html", "--junit", "probe.xml",

@@ -85,6 +85,28 @@ void add_quantities(Writer& writer, const CaseFindings& one) {
       "count rows and allow none to be wrong."});
 }
 
+/// dtype fp8: how much of the errors the format makes, and how much the implementation.
+void add_parted_errors(Writer& writer, const CaseFindings& one) {
+  ReportTable table{{"quantity", "by quantised inputs alone", "of the implementation"}, {}};
+  for (const TensorGrade& tensor : one.grade.tensors) {
+    if (!tensor.parted) continue;
+    const std::string implementation = tensor.parted->knows_scales
+                                           ? fmt::format("{:.3e}", tensor.parted->implementation)
+                                           : std::string("unknown: other scales may be used");
+    table.rows.push_back({cell(tensor.name),
+                          cell(fmt::format("{:.3e}", tensor.parted->format), true),
+                          cell(implementation, true)});
+  }
+  if (table.rows.empty()) return;
+  writer.add(ReportHeading{3, "Errors of 8 bits", ""});
+  writer.add(std::move(table));
+  writer.add(ReportParagraph{
+      "By quantised inputs alone: exact attention of the inputs as 8 bits hold them, against that "
+      "of "
+      "the inputs. Of the implementation: what was seen, against exact attention of the quantised "
+      "inputs."});
+}
+
 void add_first_place(Writer& writer, const CaseFindings& one) {
   if (one.status != CaseStatus::fail && one.fault == nullptr) return;
   if (one.first) {
@@ -183,6 +205,7 @@ void add_case(Writer& writer, const CaseFindings& one, const std::string& id, bo
     writer.add(ReportCode{one.replay, "sh"});
   }
   add_quantities(writer, one);
+  add_parted_errors(writer, one);
   if (one.status == CaseStatus::pass && one.fault == nullptr)
     writer.add(ReportParagraph{"No difference above budget."});
   add_first_place(writer, one);
