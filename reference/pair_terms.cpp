@@ -1,6 +1,8 @@
 #include "reference/pair_terms.h"
 
+#include "sim/base/check.h"
 #include "sim/run/philox.h"
+#include "sim/scenario/score_terms.h"
 
 #include <cmath>
 #include <cstdlib>
@@ -11,7 +13,10 @@ PairTerms::PairTerms(const Scenario& scenario, const RunInputs& inputs)
     : attention_(scenario.attention),
       batch_(scenario.batch),
       bias_(inputs.bias),
+      kept_(inputs.kept),
       seed_(scenario.numerics.seed) {
+  CPSCOPE_CHECK(!draws_by_item(attention_) || !kept_.is_empty(), "the draws of a plan are missing",
+                attention_.dropout, kept_.is_kept.size());
   for (int32_t head = 0; attention_.alibi && head < attention_.heads; ++head)
     slopes_.push_back(slope_of_head(attention_.heads, head));
 }
@@ -45,6 +50,8 @@ double PairTerms::added(int64_t sequence, int32_t head, int64_t query, int64_t k
 
 double PairTerms::factor(int64_t sequence, int32_t head, int64_t query, int64_t key) const {
   if (!drops()) return 1.0;
+  if (draws_by_item(attention_))
+    return kept_.holds(sequence, head, query, key) ? 1.0 / (1.0 - attention_.dropout) : 0.0;
   const auto words = philox({static_cast<uint32_t>(key / 4), static_cast<uint32_t>(query),
                              static_cast<uint32_t>(head), static_cast<uint32_t>(sequence)},
                             {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});

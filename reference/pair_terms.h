@@ -32,6 +32,7 @@ class PairTerms {
   const Attention& attention_;
   const Batch& batch_;
   const Tensor& bias_;
+  const KeptWeights& kept_;
   const uint64_t seed_;
   std::vector<double> slopes_;  // [head]
 };

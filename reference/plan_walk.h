@@ -360,7 +360,7 @@ class Walk {
   auto with_terms(const ComputeItem& item, const TilePlaces& places, int32_t head, Body body) {
     TileSettings<T> settings = settings_;
     if (!terms_.is_on()) return body(settings);
-    TermNumbers numbers{head, terms_.dropout().seed_low, terms_.dropout().scale};
+    TermNumbers numbers = terms_.numbers_of(item, head);
     if constexpr (Seam::kIsOpen) seam_.alter_terms(item, direction_, numbers);
     const TileTerms<T> terms(terms_, places, numbers, dbias_cells_);
     settings.terms = &terms;

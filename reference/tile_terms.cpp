@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <functional>
 
 namespace cpscope::reference {
 namespace {
@@ -34,7 +35,7 @@ std::vector<SequencePlace> places_in(const Plan& plan, RunListId tokens,
 }  // namespace
 
 ScoreTerms::ScoreTerms(const Plan& plan, const RunInputs& inputs)
-    : plan_(plan), attention_(plan.scenario.attention), bias_(inputs.bias) {
+    : plan_(plan), attention_(plan.scenario.attention), bias_(inputs.bias), kept_(inputs.kept) {
   if (!is_on()) return;
   const Batch& batch = plan.scenario.batch;
   dropout_ = dropout_rule(attention_, plan.scenario.numerics);
@@ -51,6 +52,18 @@ ScoreTerms::ScoreTerms(const Plan& plan, const RunInputs& inputs)
 
 TilePlaces ScoreTerms::places_of(RunListId q_tokens, RunListId kv_tokens) const {
   return {places_in(plan_, q_tokens, q_places_), places_in(plan_, kv_tokens, kv_places_)};
+}
+
+TermNumbers ScoreTerms::numbers_of(const ComputeItem& item, int32_t head) const {
+  const std::vector<ComputeItem>& items = plan_.forward.computes;
+  const std::less<const ComputeItem*> is_before;
+  const bool is_of_forward =
+      !is_before(&item, items.data()) && is_before(&item, items.data() + items.size());
+  return {.head = head,
+          .seed_low = dropout_.seed_low,
+          .scale = dropout_.scale,
+          .item = is_of_forward ? &item - items.data() : -1,
+          .first_head = item.heads.begin};
 }
 
 const double* ScoreTerms::bias_row(int32_t sequence, int32_t head, int64_t query) const {
@@ -109,6 +122,7 @@ void TileTerms<T>::add(int64_t row, int64_t first_column, T* logits, int64_t cou
 template <class T>
 void TileTerms<T>::drop(int64_t row, int64_t first_column, T* weights, int64_t count, T kept,
                         T dropped) const {
+  if (terms_.draws_by_item()) return drop_by_item(row, first_column, weights, count, kept, dropped);
   const SequencePlace& query = places_.rows[static_cast<size_t>(row)];
   const DropoutRule& rule = terms_.dropout();
   std::array<uint32_t, 4> words{};
@@ -122,6 +136,30 @@ void TileTerms<T>::drop(int64_t row, int64_t first_column, T* weights, int64_t c
                      {numbers_.seed_low, rule.seed_high});
     }
     weights[i] *= words[static_cast<size_t>(key % 4)] < rule.threshold ? kept : dropped;
+  }
+}
+
+template <class T>
+void TileTerms<T>::drop_by_item(int64_t row, int64_t first_column, T* weights, int64_t count,
+                                T kept, T dropped) const {
+  const bool is_forward = numbers_.item >= 0;
+  const SequencePlace& query = places_.rows[static_cast<size_t>(row)];
+  if (query.sequence < 0) return;
+  const DropoutRule& rule = terms_.dropout();
+  for (int64_t column = first_column; column < first_column + count; ++column) {
+    bool is_kept = false;
+    if (is_forward) {
+      const std::array<uint32_t, 4> words =
+          philox({static_cast<uint32_t>(column / 4), static_cast<uint32_t>(row),
+                  static_cast<uint32_t>(numbers_.head - numbers_.first_head),
+                  static_cast<uint32_t>(numbers_.item)},
+                 {numbers_.seed_low, rule.seed_high});
+      is_kept = words[static_cast<size_t>(column % 4)] < rule.threshold;
+    } else {
+      is_kept = terms_.kept().holds(query.sequence, numbers_.head, query.position,
+                                    places_.columns[static_cast<size_t>(column)].position);
+    }
+    weights[column - first_column] *= is_kept ? kept : dropped;
   }
 }
 

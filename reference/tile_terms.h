@@ -28,6 +28,9 @@ struct TermNumbers {
   uint32_t seed_low = 0;   // of dropout
   double scale = 1.0;      // factor of the weights that dropout keeps
   bool sums_kept = false;  // the row sum counts only kept weights
+  // dropout_mode "framework": the item of the forward, or -1, and its first head.
+  int64_t item = -1;
+  int32_t first_head = 0;
 };
 
 /// Everything that bias, ALiBi and dropout need in one run, for the tiles of all ranks.
@@ -42,7 +45,11 @@ class ScoreTerms {
   bool has_bias() const { return attention_.bias != BiasShape::none; }
   bool drops() const { return attention_.dropout > 0; }
   const DropoutRule& dropout() const { return dropout_; }
+  bool draws_by_item() const { return cpscope::draws_by_item(attention_); }
+  const KeptWeights& kept() const { return kept_; }
 
+  /// Of one head of an item, as the plan means them.
+  TermNumbers numbers_of(const ComputeItem& item, int32_t head) const;
   TilePlaces places_of(RunListId q_tokens, RunListId kv_tokens) const;
 
   /// Keys of a sequence minus its queries: the distance of ALiBi is |i + this - j|.
@@ -61,6 +68,7 @@ class ScoreTerms {
   const Plan& plan_;
   const Attention& attention_;
   const Tensor& bias_;
+  const KeptWeights& kept_;
   DropoutRule dropout_;
   std::vector<double> slopes_;                       // [head]
   std::vector<int64_t> excess_;                      // [sequence]
@@ -90,6 +98,11 @@ class TileTerms {
   void add_dbias(int64_t row, int64_t first_column, const T* gradient, int64_t count) const;
 
  private:
+  /// As drop where every compute item draws for itself: the forward's item by its own rows and
+  /// columns, the backward by what the forward has kept.
+  void drop_by_item(int64_t row, int64_t first_column, T* weights, int64_t count, T kept,
+                    T dropped) const;
+
   const ScoreTerms& terms_;
   const TilePlaces& places_;
   const TermNumbers numbers_;

@@ -114,7 +114,7 @@ Result<RecordedRun> take_run(const RunRecord& record, const Plan& plan, const st
   const std::vector<int64_t> k{slots.kv_tokens, attention.kv_heads, attention.key_dim()};
   const std::vector<int64_t> v{slots.kv_tokens, attention.kv_heads, attention.head_dim_v};
   // Inputs are generated from the seed; those in the record replace them.
-  RecordedRun run{make_run_inputs(plan.scenario, slots, false), {}};
+  RecordedRun run{make_run_inputs(plan, false), {}};
   struct Wanted {
     const char* name;
     std::vector<int64_t> shape;

@@ -10,8 +10,10 @@
 #include "sim/run/grade/case.h"
 #include "sim/run/grade/foreign_grade.h"
 #include "sim/run/grade/wrong_row_table.h"
+#include "sim/run/kept_weights.h"
 #include "sim/run/probe/probe.h"
 #include "sim/run/run_inputs.h"
+#include "sim/scenario/score_terms.h"
 
 #include <algorithm>
 #include <atomic>
@@ -176,14 +178,22 @@ nb::dict ask_oracle(const ScenarioBox& box, const nb::list& records, const Word&
     // Memory for inputs, answer and the caller's tensors.
     const int64_t of_heads = head_gradients_bytes(plan.scenario, plan.layout.slots);
     if (auto error = lack_of_memory(plan, 4, of_heads)) return *error;
+    KeptWeights kept;
+    if (draws_by_item(scenario.attention)) {
+      const Result<CheckedPlan> checked = plan_scenario(box.loaded);
+      if (!checked) return checked.error();
+      kept = draw_by_item(checked.value().plan());
+    }
     if (arrays.empty()) {
-      return reference::judge_exactly(scenario, make_run_inputs(scenario, plan.layout.slots, false),
-                                      interruptible.control());
+      RunInputs made = make_run_inputs(scenario, plan.layout.slots, false);
+      made.kept = std::move(kept);
+      return reference::judge_exactly(scenario, made, interruptible.control());
     }
     const Result<ForeignRecord> record = read_foreign(to_records(arrays), plan, choices);
     if (!record) return record.error();
-    const Result<RunInputs> inputs = take_inputs(record.value(), plan.layout.slots, scenario);
+    Result<RunInputs> inputs = take_inputs(record.value(), plan.layout.slots, scenario);
     if (!inputs) return inputs.error();
+    inputs.value().kept = std::move(kept);
     return reference::judge_exactly(scenario, inputs.value(), interruptible.control());
   }();
   interruptible.rethrow();

@@ -45,6 +45,9 @@ void write_grade_table(const Grade& grade, std::ostream& out) {
                          parted.is_judged ? ", which is what is judged" : "");
     out << '\n';
   }
+  for (const TensorGrade& tensor : grade.tensors)
+    if (tensor.passed && tensor.allows_zeros)
+      out << fmt::format("note: {}: zeros would be within the budget too\n", tensor.name);
   for (const Cause& cause : grade.causes) out << "cause: " << describe(cause) << '\n';
   for (const std::string& common : grade.common) out << "note: " << common << '\n';
 }

@@ -238,9 +238,8 @@ std::string_view to_name(FaultPlace value) {
 Result<Referee> make_referee(const Scenario& scenario, const Toolbox& toolbox) {
   Result<CheckedPlan> plan = plan_scenario(scenario);
   if (!plan) return plan.error();
-  const BatchSlots& slots = plan.value().plan().layout.slots;
-  RunInputs inputs = make_run_inputs(scenario, slots, false);
-  RunInputs poisoned = make_run_inputs(scenario, slots, true);
+  RunInputs inputs = make_run_inputs(plan.value().plan(), false);
+  RunInputs poisoned = make_run_inputs(plan.value().plan(), true);
   Result<Verdict> verdict =
       toolbox.oracle.judge(scenario, inputs, count_hops(plan.value().plan()), RunControl{});
   if (!verdict) return verdict.error();

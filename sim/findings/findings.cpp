@@ -74,6 +74,7 @@ JudgedQuantity quantity_of(const TensorGrade& tensor) {
   row.expected = print_value(tensor.worst.expected);
   row.seen = print_value(tensor.worst.seen);
   if (!tensor.passed) row.note = describe_failure(tensor);
+  if (tensor.passed && tensor.allows_zeros) row.note = "zeros would be within the budget too";
   if (tensor.judged_rows < tensor.rows)
     row.note += fmt::format("{}{} of {} rows judged", row.note.empty() ? "" : "; ",
                             tensor.judged_rows, tensor.rows);

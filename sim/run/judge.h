@@ -23,6 +23,23 @@ struct Fp8History {
   double dq = 0.0, dk = 0.0, dv = 0.0;
 };
 
+/// dropout_mode "framework": the weights that the compute items of a plan keep, of the visible
+/// pairs; empty in other modes (sim/run/kept_weights.h).
+struct KeptWeights {
+  std::vector<int64_t> first, queries, keys;  // [sequence] its first cell, and its lengths
+  std::vector<uint8_t> is_kept;               // [sequence, head, query, key] 0 or 1
+
+  bool is_empty() const { return first.empty(); }
+  /// Index of a pair of positions.
+  size_t cell(int64_t sequence, int32_t head, int64_t query, int64_t key) const {
+    const auto at = static_cast<size_t>(sequence);
+    return static_cast<size_t>(first[at] + (head * queries[at] + query) * keys[at] + key);
+  }
+  bool holds(int64_t sequence, int32_t head, int64_t query, int64_t key) const {
+    return is_kept[cell(sequence, head, query, key)] != 0;
+  }
+};
+
 /// The inputs of one run in packed padded order, as every executor and the oracle receive them.
 /// Values are already rounded to the scenario's dtype; padding rows may hold NaN.
 struct RunInputs {
@@ -32,7 +49,8 @@ struct RunInputs {
   // [sequences or 1, heads or 1, longest queries, longest keys], by positions among valid tokens;
   // empty without a bias. Cells beyond a sequence are never read.
   Tensor bias = {};
-  Fp8History fp8 = {};  // dtype fp8 only
+  Fp8History fp8 = {};    // dtype fp8 only
+  KeptWeights kept = {};  // dropout_mode "framework" only
   // Where latent rows are expanded, else empty: the weights that make the first latent_nope_dim
   // elements of a head of k, [heads, latent_nope_dim, latent_dim], and v, [heads, head_dim_v,
   // latent_dim], of the latent elements of a row.

@@ -3,6 +3,7 @@
 #include "sim/base/parallel.h"
 #include "sim/run/dtype.h"
 #include "sim/run/fp8_history.h"
+#include "sim/run/kept_weights.h"
 #include "sim/scenario/score_terms.h"
 
 #include <algorithm>
@@ -138,6 +139,12 @@ RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, boo
     inputs.w_k = make_row_weights(scenario, InputTensor::w_k);
     inputs.w_v = make_row_weights(scenario, InputTensor::w_v);
   }
+  return inputs;
+}
+
+RunInputs make_run_inputs(const Plan& plan, bool poison) {
+  RunInputs inputs = make_run_inputs(plan.scenario, plan.layout.slots, poison);
+  inputs.kept = draw_by_item(plan);
   return inputs;
 }
 

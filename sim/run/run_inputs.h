@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/plan/batch_slots.h"
+#include "sim/plan/plan.h"
 #include "sim/run/inputs.h"
 #include "sim/run/judge.h"
 #include "sim/scenario/scenario.h"
@@ -12,6 +13,9 @@ namespace cpscope {
 /// The inputs of a scenario in packed padded order. With `poison` every padding row of q, k, v and
 /// d_out is NaN.
 RunInputs make_run_inputs(const Scenario& scenario, const BatchSlots& slots, bool poison);
+
+/// The same for a plan, with the weights that its items keep (dropout_mode "framework").
+RunInputs make_run_inputs(const Plan& plan, bool poison);
 
 /// The bias of a scenario that has one. With `poison` cells beyond a sequence are NaN, else 0.
 Tensor make_bias(const Scenario& scenario, bool poison);

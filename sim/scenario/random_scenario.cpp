@@ -319,6 +319,12 @@ void roll_score_terms(uint64_t seed, Attention& attention) {
 }
 
 /// Draws of its own, for the same reason.
+void roll_dropout_mode(uint64_t seed, Attention& attention) {
+  if (attention.dropout > 0 && Dice(seed ^ 0xd20b5).chance(25))
+    attention.dropout_mode = DropoutMode::framework;
+}
+
+/// Draws of its own, for the same reason.
 void roll_pad_side(uint64_t seed, Batch& batch) {
   if (Dice(seed ^ 0x1ef75a9d).chance(25)) batch.pad_side = PadSide::left;
 }
@@ -367,6 +373,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   roll_rotation_and_slots(seed, scenario);
   roll_pad_side(seed, scenario.batch);
   roll_score_terms(seed, scenario.attention);
+  roll_dropout_mode(seed, scenario.attention);
   Numerics& numerics = scenario.numerics;
   numerics.dtype =
       space.any_dtype ? dice.pick({Dtype::bf16, Dtype::fp16, Dtype::fp32}) : Dtype::fp64;

@@ -313,8 +313,6 @@ void refuse_unfinished(const ScenarioTables& tables, const Scenario& scenario) {
                                 "leave it out");
   };
   const Attention& attention = scenario.attention;
-  refuse(attention.dropout > 0 && attention.dropout_mode == DropoutMode::framework,
-         tables.attention, "dropout_mode", "A draw of its own for each compute item");
   if (!scenario.numerics.fp8) return;
   refuse(attention.alibi, tables.attention, "alibi", "ALiBi with dtype fp8");
   refuse(attention.bias != BiasShape::none, tables.attention, "bias", "Bias with dtype fp8");
@@ -415,8 +413,10 @@ Result<LoadedScenario> parse_logged(std::string_view text, const std::string& pa
   read_batch(tables, base_dir, scenario.batch);
   check_cp_sizes(tables.parallel, scenario.batch, scenario.parallel);
 
-  if (const auto reason = bias_too_large(scenario.attention, scenario.batch))
-    complaints.refuse(tables.attention.place("bias"), *reason, "use fewer tokens or heads");
+  if (const auto reason = terms_too_large(scenario.attention, scenario.batch))
+    complaints.refuse(tables.attention.place(
+                          scenario.attention.bias != BiasShape::none ? "bias" : "dropout_mode"),
+                      *reason, "use fewer tokens or heads");
 
   // Slices and orders are checked against the batch, so they need one; their form is checked
   // anyway.

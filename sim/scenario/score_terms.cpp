@@ -18,7 +18,7 @@ BiasExtents bias_extents(const Attention& attention, const Batch& batch) {
           *std::max_element(batch.kv_lengths.begin(), batch.kv_lengths.end())};
 }
 
-std::optional<std::string> bias_too_large(const Attention& attention, const Batch& batch) {
+std::optional<std::string> terms_too_large(const Attention& attention, const Batch& batch) {
   const BiasExtents extents = bias_extents(attention, batch);
   double pairs = 0;
   for (size_t sequence = 0; sequence < batch.lengths.size(); ++sequence)
@@ -28,8 +28,15 @@ std::optional<std::string> bias_too_large(const Attention& attention, const Batc
       std::max(static_cast<double>(extents.sequences) * static_cast<double>(extents.heads) *
                    static_cast<double>(extents.queries) * static_cast<double>(extents.keys),
                pairs * attention.heads);
-  if (extents.heads == 0 || cells <= static_cast<double>(kMaxBiasCells)) return std::nullopt;
-  return fmt::format("a bias of {:.3g} cells is more than a run holds: {}", cells, kMaxBiasCells);
+  const bool has_cells = extents.heads > 0 || draws_by_item(attention);
+  if (!has_cells || cells <= static_cast<double>(kMaxBiasCells)) return std::nullopt;
+  return fmt::format("{} of {:.3g} cells is more than a run holds: {}",
+                     extents.heads > 0 ? "a bias" : "a table of kept weights", cells,
+                     kMaxBiasCells);
+}
+
+bool draws_by_item(const Attention& attention) {
+  return attention.dropout > 0 && attention.dropout_mode == DropoutMode::framework;
 }
 
 bool has_score_terms(const Attention& attention) {

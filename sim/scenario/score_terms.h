@@ -9,8 +9,8 @@
 
 namespace cpscope {
 
-/// Cells of a bias, and of its gradient for each head and sequence, that a run may hold: 1 GiB in
-/// fp64.
+/// Cells of a bias, of its gradient for each head and sequence, and of a table of kept weights,
+/// that a run may hold: 1 GiB in fp64.
 inline constexpr int64_t kMaxBiasCells = int64_t{1} << 27;
 
 /// Extents of the bias: [sequences or 1, heads or 1, longest queries, longest keys], from the valid
@@ -22,10 +22,12 @@ struct BiasExtents {
 };
 BiasExtents bias_extents(const Attention& attention, const Batch& batch);
 
-/// Why a bias of this batch is too large; nothing if it is not. Its gradient is first computed for
-/// every head of every sequence.
-std::optional<std::string> bias_too_large(const Attention& attention, const Batch& batch);
+/// Why a bias of this batch is too large, or the table of the weights that compute items keep;
+/// nothing if it is not. The gradient of a bias is first computed for every head of every sequence.
+std::optional<std::string> terms_too_large(const Attention& attention, const Batch& batch);
 
+/// True if every compute item draws the dropped weights for itself.
+bool draws_by_item(const Attention& attention);
 /// True if anything is added to logits after scale and cap, or weights are dropped.
 bool has_score_terms(const Attention& attention);
 /// The same scenario without bias, ALiBi and dropout, which probes leave out: with them the weights

@@ -66,7 +66,7 @@ Scenario walking_scenario(int64_t tokens, bool backward, Dtype dtype) {
 
 ReadyRun prepare_run(const Scenario& scenario) {
   CheckedPlan plan = check_plan(make_plan(scenario).value()).value();
-  RunInputs inputs = make_run_inputs(scenario, plan.plan().layout.slots, false);
+  RunInputs inputs = make_run_inputs(plan.plan(), false);
   return {std::move(plan), std::move(inputs)};
 }
 

@@ -255,7 +255,7 @@ Answer walk(const CheckedPlan& plan, const RunInputs& inputs) {
 TEST(FieldGrades, B24APackedTreeIsTheSameAsItsRollouts) {
   const FieldCase field("b24");
   const CheckedPlan tree = field.plan();
-  const RunInputs inputs = make_run_inputs(tree.plan().scenario, tree.plan().layout.slots, false);
+  const RunInputs inputs = make_run_inputs(tree.plan(), false);
   const Answer packed = walk(tree, inputs);
   Answer sums = packed;
   for (Tensor* tensor : {&sums.dq, &sums.dk, &sums.dv})
@@ -273,7 +273,7 @@ TEST(FieldGrades, B24APackedTreeIsTheSameAsItsRollouts) {
                                   .with("batch.lengths", "[" + std::to_string(tokens.size()) + "]")
                                   .with("parallel.cp_size", "1")
                                   .plan();
-    RunInputs rollout = make_run_inputs(alone.plan().scenario, alone.plan().layout.slots, false);
+    RunInputs rollout = make_run_inputs(alone.plan(), false);
     for (size_t row = 0; row < tokens.size(); ++row) {
       const auto to = static_cast<int64_t>(row);
       for (const auto member : {&RunInputs::q, &RunInputs::k, &RunInputs::v, &RunInputs::d_out})

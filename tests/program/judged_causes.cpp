@@ -51,7 +51,7 @@ JudgedCauses judge_planted(const PlantedMistake& mistake, const std::string& tex
   const Result<CheckedPlan> checked = plan_scenario(loaded.value().scenario);
   EXPECT_TRUE(checked.ok()) << to_text(checked.error()) << text;
   const Plan& plan = checked.value().plan();
-  const RunInputs inputs = make_run_inputs(plan.scenario, plan.layout.slots, mistake.poison);
+  const RunInputs inputs = make_run_inputs(plan, mistake.poison);
   const Answer seen = mistake.plant(plan, inputs);
   const Verdict verdict = toolbox.oracle.judge(plan.scenario, inputs, count_hops(plan), {}).value();
   JudgedCauses judged;

@@ -1,6 +1,7 @@
 // Mistakes in bias, ALiBi and dropout: what the oracle's plain run gives for another question.
 
 #include "reference/dense_oracle.h"
+#include "sim/run/kept_weights.h"
 #include "tests/program/planted_mistakes.h"
 
 #include <utility>
@@ -47,6 +48,15 @@ Answer plant_local_columns(const Plan& plan, const RunInputs& inputs) {
   return answer_of(plan, plan.scenario, other);
 }
 
+/// Draws of a kernel that knows its own call alone.
+Answer plant_draws_of_items(const Plan& plan, const RunInputs& inputs) {
+  Plan drawing = plan;
+  drawing.scenario.attention.dropout_mode = DropoutMode::framework;
+  RunInputs other = inputs;
+  other.kept = draw_by_item(drawing);
+  return answer_of(plan, drawing.scenario, other);
+}
+
 }  // namespace
 
 std::vector<PlantedMistake> planted_terms() {
@@ -57,6 +67,10 @@ std::vector<PlantedMistake> planted_terms() {
                                [](Attention& other) { other.bias = BiasShape::none; }));
   all.push_back(with_attention("DropoutIgnored", "dropout_ignored", "dropout = 0.3\n",
                                [](Attention& other) { other.dropout = 0.0; }));
+  all.push_back({.name = "DropoutByItem",
+                 .cause = "dropout_by_item",
+                 .attention = "dropout = 0.3\n",
+                 .plant = plant_draws_of_items});
   all.push_back({.name = "BiasByLocalColumn",
                  .cause = "terms_by_local_place",
                  .attention = "bias = \"bhss\"\n",

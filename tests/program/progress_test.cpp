@@ -68,7 +68,7 @@ struct Shares {
 TEST(Progress, CountsTheWorkOfRunsAndJudgesAndNotOnlyTheirItems) {
   const Scenario scenario = load_small("backward = true");
   const CheckedPlan plan = plan_scenario(scenario).value();
-  const RunInputs inputs = make_run_inputs(scenario, plan.plan().layout.slots, false);
+  const RunInputs inputs = make_run_inputs(plan.plan(), false);
   const auto walker = reference::make_plan_walker();
   Shares run;
   const Result<RunOutput> output =

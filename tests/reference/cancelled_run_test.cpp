@@ -46,7 +46,7 @@ struct Ready {
 Ready make_ready() {
   const Scenario scenario = walker_case({64, 32}, 4);
   CheckedPlan plan = *plan_unless_refused(scenario);
-  RunInputs inputs = make_run_inputs(scenario, plan.plan().layout.slots, true);
+  RunInputs inputs = make_run_inputs(plan.plan(), true);
   return {std::move(plan), std::move(inputs)};
 }
 

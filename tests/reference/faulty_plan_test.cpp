@@ -36,7 +36,7 @@ FaultyRun run_faulty(const Scenario& scenario, const std::function<bool(Plan&)>&
   FaultyRun run;
   run.is_spoilt = spoil(plan);
   const CheckedPlan admitted = admit_faulty_plan(std::move(plan), "a test");
-  const RunInputs inputs = make_run_inputs(scenario, admitted.plan().layout.slots, false);
+  const RunInputs inputs = make_run_inputs(admitted.plan(), false);
   const Answer answer = walk(admitted, inputs, {false, 0});
   const Verdict verdict = reference::judge(scenario, inputs, hops, {}).value();
   run.grade = grade_answer(admitted.plan(), inputs, answer, verdict);

@@ -41,7 +41,7 @@ struct Fp8Run {
 
 Fp8Run run_fp8(const Scenario& scenario) {
   CheckedPlan plan = check_plan(make_plan(scenario).value()).value();
-  RunInputs inputs = make_run_inputs(scenario, plan.plan().layout.slots, true);
+  RunInputs inputs = make_run_inputs(plan.plan(), true);
   Answer answer = reference::make_plan_walker()
                       ->run(plan, inputs, {.poison = true, .threads = 1})
                       .value()
@@ -165,7 +165,7 @@ TEST(Fp8Attention, BoundsTheGradientsOfLogitsInItsHistory) {
   // dS of every pair from its definition, against the bound.
   Scenario scenario = fp8_scenario("cp_size = 1", "", "heads = 1\nhead_dim = 16");
   const CheckedPlan plan = check_plan(make_plan(scenario).value()).value();
-  const RunInputs inputs = make_run_inputs(scenario, plan.plan().layout.slots, false);
+  const RunInputs inputs = make_run_inputs(plan.plan(), false);
   const Fp8History history = history_of(scenario, inputs);
   const Answer exact = reference::exact_answer(scenario, inputs);
   const SequenceSlot& slot = inputs.slots.sequences[2];
@@ -208,8 +208,7 @@ TEST(Fp8Attention, HasALongerHistoryWhereTensorsHaveFewValues) {
             "few.toml")
             .value()
             .scenario;
-    const RunInputs inputs =
-        make_run_inputs(scenario, make_plan(scenario).value().layout.slots, false);
+    const RunInputs inputs = make_run_inputs(make_plan(scenario).value(), false);
     cut_off += history_of(scenario, inputs).out > inputs.fp8.out ? 1 : 0;
   }
   EXPECT_LE(cut_off, 4);

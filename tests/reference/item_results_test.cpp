@@ -26,7 +26,7 @@ struct Watched {
 std::optional<Watched> watch(const Scenario& scenario) {
   auto plan = plan_unless_refused(scenario);
   if (!plan) return std::nullopt;
-  const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+  const RunInputs inputs = make_run_inputs(plan->plan(), true);
   std::vector<Tensor> items;
   RunOptions options;
   options.poison = true;

@@ -42,7 +42,7 @@ Scenario three_ranks(QkvFormat format) {
 /// The output of each rank's first query.
 std::array<double, 3> merge_on_three_ranks(const Scenario& scenario, const Values& values) {
   const auto plan = plan_unless_refused(scenario);
-  RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, false);
+  RunInputs inputs = make_run_inputs(plan->plan(), false);
   inputs.q.values.assign(values.size(), 0.0);
   inputs.v.values.assign(values.begin(), values.end());
   const Answer answer = walk(*plan, inputs);
@@ -196,7 +196,7 @@ TEST(MergeRules, RoundWhatTravelsAndNotWhatStaysAtHome) {
       scenario.numerics.dkv_wire = wire;
       const auto plan = plan_unless_refused(scenario);
       for (uint64_t trial = 0; trial < sweep(50, 100); ++trial) {
-        RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, false);
+        RunInputs inputs = make_run_inputs(plan->plan(), false);
         inputs.q.values.assign(4, 0.0);
         for (size_t i = 0; i < 4; ++i)
           inputs.d_out.values[i] = round_to(

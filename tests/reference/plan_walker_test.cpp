@@ -22,7 +22,7 @@ TEST(PlanWalker, GivesTheSameBitsInEveryRunAndForEveryThreadCount) {
     const Scenario scenario = random_scenario(seed, space);
     const auto plan = plan_unless_refused(scenario);
     if (!plan) continue;
-    const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+    const RunInputs inputs = make_run_inputs(plan->plan(), true);
     const Answer one = walk(*plan, inputs, {true, 1});
     for (const int threads : {1, 2, 5}) {
       EXPECT_TRUE(is_bitwise_equal(walk(*plan, inputs, {true, threads}), one))
@@ -41,8 +41,7 @@ TEST(PlanWalker, SumsUpOnceWhatItSendsToSeveralRanks) {
   ASSERT_TRUE(loaded.ok()) << to_text(loaded.error());
   const auto plan = plan_unless_refused(loaded.value().scenario);
   ASSERT_TRUE(plan.has_value());
-  const RunInputs inputs =
-      make_run_inputs(loaded.value().scenario, plan->plan().layout.slots, true);
+  const RunInputs inputs = make_run_inputs(plan->plan(), true);
   const Answer one = walk(*plan, inputs, {true, 1});
   // Threads that sum up one result at the same time rarely meet.
   for (int round = 0; round < 100; ++round)
@@ -56,7 +55,7 @@ TEST(PlanWalker, GivesTheSameBitsInEveryRepeat) {
     const auto plan = plan_unless_refused(scenario);
     if (!plan) continue;
     with_kept_inputs += find_kept_inputs(plan->plan()).empty() ? 0 : 1;
-    const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+    const RunInputs inputs = make_run_inputs(plan->plan(), true);
     EXPECT_TRUE(is_bitwise_equal(walk(*plan, inputs, {.repeats = 3}), walk(*plan, inputs)))
         << "seed " << seed << "\n"
         << print_scenario(scenario);
@@ -71,8 +70,8 @@ TEST(PlanWalker, GivesTheSameNumbersWhateverFreshMemoryHolds) {
     const Scenario scenario = random_scenario(seed, space);
     const auto plan = plan_unless_refused(scenario);
     if (!plan) continue;
-    const RunInputs poisoned = make_run_inputs(scenario, plan->plan().layout.slots, true);
-    const RunInputs clean = make_run_inputs(scenario, plan->plan().layout.slots, false);
+    const RunInputs poisoned = make_run_inputs(plan->plan(), true);
+    const RunInputs clean = make_run_inputs(plan->plan(), false);
     EXPECT_TRUE(is_bitwise_equal(walk(*plan, poisoned, {true, 0}), walk(*plan, clean, {false, 0})))
         << "seed " << seed << "\n"
         << print_scenario(scenario);

@@ -13,6 +13,7 @@
 #include "sim/scenario/scenario_file.h"
 #include "sim/scenario/scenario_names.h"
 #include "tests/reference/tiny_batch.h"
+#include "tests/support/graded_run.h"
 
 #include <array>
 #include <cmath>
@@ -133,7 +134,7 @@ Scenario make_full_scenario(CommType type, LayoutKind layout, BiasShape bias) {
 RunOutput walk(const Scenario& scenario, RunInputs& inputs) {
   Result<CheckedPlan> plan = plan_scenario(scenario);
   EXPECT_TRUE(plan.ok()) << to_text(plan.error());
-  inputs = make_run_inputs(scenario, plan.value().plan().layout.slots, true);
+  inputs = make_run_inputs(plan.value().plan(), true);
   RunOptions options;
   options.poison = true;
   return make_plan_walker()->run(plan.value(), inputs, options).value();
@@ -167,20 +168,64 @@ TEST(ScoreTerms, EveryLayoutDropsTheSameWeights) {
   }
 }
 
+TEST(ScoreTerms, DrawsOfComputeItemsAgreeWithTheOracleAndNotWithThoseOfAnotherSplit) {
+  const auto make = [](CommType type, int32_t ranks, DropoutMode mode) {
+    Scenario scenario = make_full_scenario(type, LayoutKind::dual_chunk, BiasShape::none);
+    scenario.attention.dropout_mode = mode;
+    scenario.parallel.cp_size = ranks;
+    return scenario;
+  };
+  RunInputs inputs;
+  for (const DropoutMode mode : {DropoutMode::split_invariant, DropoutMode::framework}) {
+    const Answer whole = walk(make(CommType::p2p, 1, mode), inputs).answer;
+    const Tensor out_alone = tests::without_padding(whole.out, inputs.slots, Side::q),
+                 lse_alone = tests::without_padding(whole.lse, inputs.slots, Side::q);
+    for (const CommType type : kCommTypes) {
+      const Scenario scenario = make(type, 4, mode);
+      const Answer seen = walk(scenario, inputs).answer, exact = exact_answer(scenario, inputs);
+      for (const auto tensor : {&Answer::out, &Answer::lse, &Answer::dq, &Answer::dk, &Answer::dv})
+        EXPECT_LT(relative_l2((seen.*tensor).values, (exact.*tensor).values), 1e-12)
+            << to_name(type) << ' ' << to_name(mode) << ": " << (exact.*tensor).name;
+      // The row sum is of all weights, so lse is the same under any draw.
+      const Tensor out = tests::without_padding(seen.out, inputs.slots, Side::q),
+                   lse = tests::without_padding(seen.lse, inputs.slots, Side::q);
+      EXPECT_LT(relative_l2(lse.values, lse_alone.values), 1e-12) << to_name(type);
+      const double apart = relative_l2(out.values, out_alone.values);
+      if (mode == DropoutMode::framework)
+        EXPECT_GT(apart, 0.2) << to_name(type) << " drops what one rank drops";
+      else
+        EXPECT_LT(apart, 1e-12) << to_name(type);
+    }
+  }
+}
+
+TEST(ScoreTerms, ATableOfKeptWeightsThatNoRunHoldsIsRefused) {
+  Attention attention;
+  attention.heads = 8;
+  attention.dropout = 0.1;
+  Batch batch;
+  batch.lengths = batch.kv_lengths = {4097};
+  EXPECT_FALSE(terms_too_large(attention, batch)) << "draws that need no table";
+  attention.dropout_mode = DropoutMode::framework;
+  const auto reason = terms_too_large(attention, batch);
+  ASSERT_TRUE(reason);
+  EXPECT_NE(reason->find("a table of kept weights"), std::string::npos) << *reason;
+}
+
 TEST(ScoreTerms, ABiasThatNoRunHoldsIsRefused) {
   Attention attention;
   attention.heads = 8;
   Batch batch;
   batch.lengths = batch.kv_lengths = {4096};
-  EXPECT_FALSE(bias_too_large(attention, batch)) << "without a bias";
+  EXPECT_FALSE(terms_too_large(attention, batch)) << "without a bias";
   attention.bias = BiasShape::one_one;
-  EXPECT_FALSE(bias_too_large(attention, batch)) << "just fits";
+  EXPECT_FALSE(terms_too_large(attention, batch)) << "just fits";
   batch.lengths = batch.kv_lengths = {4097};
-  const auto reason = bias_too_large(attention, batch);
+  const auto reason = terms_too_large(attention, batch);
   ASSERT_TRUE(reason);
   EXPECT_NE(reason->find("134217728"), std::string::npos) << *reason;
   batch.lengths = batch.kv_lengths = {2'000'000'000};
-  EXPECT_TRUE(bias_too_large(attention, batch)) << "no overflow";
+  EXPECT_TRUE(terms_too_large(attention, batch)) << "no overflow";
 }
 
 }  // namespace

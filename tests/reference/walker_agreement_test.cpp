@@ -39,7 +39,7 @@ Graded run_and_grade(const Scenario& scenario, int threads = 0) {
     return graded;
   }
   const Plan& proved = checked.value().plan();
-  const RunInputs inputs = make_run_inputs(scenario, proved.layout.slots, true);
+  const RunInputs inputs = make_run_inputs(proved, true);
   RunOptions options;
   options.poison = true;
   options.threads = threads;
@@ -268,7 +268,7 @@ Grade grade_faulty(const Scenario& scenario, void (*spoil)(Plan&)) {
   Plan plan = make_plan(scenario).value();
   spoil(plan);
   const CheckedPlan admitted = admit_faulty_plan(std::move(plan), "test");
-  const RunInputs inputs = make_run_inputs(scenario, admitted.plan().layout.slots, false);
+  const RunInputs inputs = make_run_inputs(admitted.plan(), false);
   const Result<RunOutput> output = reference::make_plan_walker()->run(admitted, inputs, {});
   const Verdict verdict =
       reference::judge(scenario, inputs, count_hops(admitted.plan()), {}).value();

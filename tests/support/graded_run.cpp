@@ -96,7 +96,7 @@ Verdict judge_plan(const CheckedPlan& plan, const RunInputs& inputs) {
 std::optional<GradedRun> run_graded(const Scenario& scenario, const RunSettings& settings) {
   std::optional<CheckedPlan> plan = plan_unless_refused(scenario);
   if (!plan) return std::nullopt;
-  RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, settings.poison);
+  RunInputs inputs = make_run_inputs(plan->plan(), settings.poison);
   Answer answer = walk(*plan, inputs, settings);
   Verdict verdict = judge_plan(*plan, inputs);
   Grade grade = grade_answer(plan->plan(), inputs, answer, verdict);
@@ -108,7 +108,7 @@ std::optional<ExecutedRun> run_graded_on(Executor& executor, const Scenario& sce
                                          const RunSettings& settings) {
   std::optional<CheckedPlan> plan = plan_unless_refused(scenario);
   if (!plan) return std::nullopt;
-  RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, settings.poison);
+  RunInputs inputs = make_run_inputs(plan->plan(), settings.poison);
   RunOptions options;
   options.poison = settings.poison;
   options.threads = settings.threads;

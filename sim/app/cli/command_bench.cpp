@@ -196,7 +196,7 @@ class LastInputs {
         inputs_->slots.tokens == slots.tokens && inputs_->slots.kv_tokens == slots.kv_tokens;
     if (!stays) {
       inputs_.reset();  // never two of them in memory
-      inputs_ = make_run_inputs(wanted.scenario, slots, false);
+      inputs_ = make_run_inputs(wanted.plan.plan(), false);
       attention_ = wanted.scenario.attention;
       numerics_ = wanted.scenario.numerics;
     }

@@ -100,6 +100,7 @@ void add_feature_steps(const Scenario& scenario, std::vector<Step>& steps) {
   attention(&Attention::alibi, false);
   attention(&Attention::bias, BiasShape::none);
   attention(&Attention::dropout, 0.0);
+  attention(&Attention::dropout_mode, DropoutMode::split_invariant);
   attention(&Attention::window_left, int64_t{-1});
   attention(&Attention::window_right, int64_t{-1});
   if (scenario.attention.mask_type != MaskType::slices) {

@@ -110,7 +110,7 @@ CellResult run_cell(Executor& executor, const Toolbox& toolbox, const MatrixCell
   const Result<CheckedPlan> checked = check_plan(std::move(planned).value());
   if (!checked) return stop(std::move(result), checked.error());
   const Plan& plan = checked.value().plan();
-  const RunInputs inputs = make_run_inputs(scenario, plan.layout.slots, true);
+  const RunInputs inputs = make_run_inputs(plan, true);
   const Result<RunOutput> output =
       executor.run(checked.value(), inputs, {.poison = true, .threads = 1});
   if (!output) return stop(std::move(result), output.error());
@@ -131,7 +131,7 @@ CellResult run_cell(Executor& executor, const Toolbox& toolbox, const MatrixCell
   // there.
   const bool needs_clean_padding = fault->kind == FaultKind::padding;
   try_cell_fault(executor, *std::move(fault),
-                 needs_clean_padding ? make_run_inputs(scenario, plan.layout.slots, false) : inputs,
+                 needs_clean_padding ? make_run_inputs(plan, false) : inputs,
                  verdict, result);
   if (!result.is_caught)
     return stop(std::move(result), CellStatus::blind, "a planted fault went unseen");

@@ -281,7 +281,7 @@ CaseOutcome run_planned(Toolbox& toolbox, const CaseOptions& options, MakePlan m
     estimate += estimate_judge(scenario, outcome.summary, options.sample_rows);
     options.estimated(estimate);
   }
-  outcome.inputs = make_run_inputs(scenario, outcome.plan->plan().layout.slots, options.poison);
+  outcome.inputs = make_run_inputs(outcome.plan->plan(), options.poison);
   start = std::chrono::steady_clock::now();
   RunOptions run_options{.poison = options.poison,
                          .measures_items = options.measures_items,

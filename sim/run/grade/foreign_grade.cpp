@@ -6,6 +6,7 @@
 #include "sim/run/grade/cause_search.h"
 #include "sim/run/grade/sample.h"
 #include "sim/run/grade/share_search.h"
+#include "sim/run/kept_weights.h"
 #include "sim/run/record/foreign_parts.h"
 #include "sim/run/run_inputs.h"
 
@@ -249,6 +250,7 @@ Result<RunInputs> find_inputs(const Plan& plan, ForeignRecord& record, ForeignGr
     graded.inputs.push_back(note);
   }
   inputs.fp8 = history_of_record(plan.scenario, inputs);
+  inputs.kept = draw_by_item(plan);
   graded.uses_own_inputs = std::any_of(graded.inputs.begin(), graded.inputs.end(),
                                        [](const InputNote& note) { return note.different > 0; });
   return inputs;

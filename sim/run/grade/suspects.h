@@ -111,6 +111,8 @@ class SuspectMaker {
   void add_rotations(const Take& take) const;
   void add_numbers(const Take& take) const;
   void add_terms(const Take& take) const;
+  template <class Add>
+  void add_draws_by_item(Add add) const;
   /// The terms of other positions and heads than a token's own; `of` may be empty.
   struct TermPlaces {
     const std::vector<int64_t>& queries;  // [token]
@@ -128,7 +130,8 @@ class SuspectMaker {
   TokenPlaces queries_, keys_;
   LayoutKind kind_;  // of the plan; where an imported order is that of a kind, this one
   std::vector<OtherLayout> others_;
-  mutable std::deque<Scenario> others_without_;  // with fewer terms, for witness_.terms
+  mutable std::deque<Scenario> others_without_;  // with other terms, for witness_.terms
+  mutable std::deque<RunInputs> others_inputs_;  // with other draws, for the same
 };
 
 }  // namespace cpscope

@@ -1,4 +1,6 @@
 #include "sim/run/grade/suspects.h"
+#include "sim/run/kept_weights.h"
+#include "sim/scenario/score_terms.h"
 
 #include <algorithm>
 #include <utility>
@@ -40,6 +42,23 @@ SuspectMaker::TokenTerms SuspectMaker::terms_at(PairTermsOf of, const TermPlaces
     if (!has_terms) return PairTerm{};
     return of(sequence, head - first[static_cast<size_t>(head)], i, j);
   };
+}
+
+/// Dropout as a kernel draws it that knows its own call alone.
+template <class Add>
+void SuspectMaker::add_draws_by_item(Add add) const {
+  Plan drawing = plan_;
+  Attention& attention = drawing.scenario.attention;
+  if (draws_by_item(attention)) return;
+  attention.dropout_mode = DropoutMode::framework;
+  if (terms_too_large(attention, drawing.scenario.batch)) return;
+  // Both outlive the search: what is returned refers to them.
+  RunInputs& inputs = others_inputs_.emplace_back();
+  inputs.bias = inputs_.bias;
+  inputs.kept = draw_by_item(drawing);
+  const Scenario& other = others_without_.emplace_back(drawing.scenario);
+  add("dropout_by_item", "every compute item draws the dropped weights with an offset of its own",
+      terms_at(witness_.terms(other, inputs), {queries_.position, keys_.position}));
 }
 
 void SuspectMaker::add_terms(const Take& take) const {
@@ -101,6 +120,7 @@ void SuspectMaker::add_terms(const Take& take) const {
     add_changed("alibi_ignored", what + " has the other sign",
                 [](PairTerm& term) { term.added = -term.added; });
   if (asked.dropout == 0) return;
+  add_draws_by_item(add);
   const double kept = 1.0 - asked.dropout;
   add_changed("factor", "kept weights are scaled twice",
               [kept](PairTerm& term) { term.factor /= kept; });

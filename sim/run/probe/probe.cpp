@@ -5,6 +5,8 @@
 #include "sim/run/grade/grade.h"
 #include "sim/run/grade/latent_probe.h"
 #include "sim/run/grade/probe_parts.h"
+#include "sim/run/grade/token_places.h"
+#include "sim/run/kept_weights.h"
 #include "sim/run/probe/probe_coded.h"
 #include "sim/scenario/score_terms.h"
 
@@ -62,6 +64,21 @@ std::vector<int64_t> count_lanes(const Expectation& expectation, int64_t token,
   return counts;
 }
 
+/// The same of the keys whose weights dropout keeps for a head.
+std::vector<int64_t> count_kept_lanes(const Expectation& expectation, const PairTermsOf& terms,
+                                      const TokenPlaces& queries, const TokenPlaces& keys,
+                                      int64_t token, int32_t head, const BucketCode& code) {
+  std::vector<int64_t> counts(static_cast<size_t>(code.lanes), 0);
+  const int32_t sequence = queries.sequence[token];
+  for (const Expectation::Interval& run : expectation.keys[token]) {
+    for (int64_t key = std::max(run.begin, code.begin); key < std::min(run.end, code.end); ++key) {
+      const PairTerm term = terms(sequence, head, queries.position[token], keys.position[key]);
+      counts[code.lane_of(key)] += term.factor > 0 ? 1 : 0;
+    }
+  }
+  return counts;
+}
+
 /// 1, lanes, lanes^2, ... and last the size of one bucket: digits that distinguish all keys of a
 /// segment.
 std::vector<int64_t> strides_of_code(int32_t lanes, int64_t keys_per_bucket) {
@@ -103,23 +120,30 @@ class Probe {
     bucketed_.assign(static_cast<size_t>(rows), 0);
     has_sink_ = plan_.scenario.attention.softmax_type != SoftmaxType::vanilla;
     prepare_inputs();
+    terms_ = witness.terms(plan_.scenario, inputs_);
+  }
+
+  /// With dropout: which weights are kept, of which rows of which heads.
+  Result<ProbeTally> run_kept() {
+    const TokenPlaces queries = places_of(plan_.layout, Side::q),
+                      keys = places_of(plan_.layout, Side::kv);
+    ProbeTally tally{"kept", report_.rows, 0, {}};
+    std::vector<bool> wrong(static_cast<size_t>(report_.rows), false);
+    const auto error = for_each_code([&](const BucketCode& code) {
+      for (int64_t row = 0; !is_elsewhere_ && row < report_.rows; ++row)
+        check_kept(code, queries, keys, row, wrong, tally);
+    });
+    if (error) return *error;
+    tally.wrong = std::count(wrong.begin(), wrong.end(), true);
+    return tally;
   }
 
   Result<ProbeReport> run() {
-    const int64_t keys = count_coded_keys(plan_), per_pass = lanes_ * keys_per_bucket_;
-    const std::vector<int64_t> strides = strides_of_code(lanes_, keys_per_bucket_);
-    for (int64_t begin = 0; begin < keys; begin += per_pass) {
-      const int64_t end = std::min(keys, begin + per_pass);
-      for (const int64_t stride : strides) {
-        const BucketCode code{begin, end, lanes_, stride};
-        if (auto error = pass([&](int64_t key, int32_t, double* lane) {
-              if (key >= code.begin && key < code.end) lane[code.lane_of(key)] = 1.0;
-            }))
-          return *error;
-        if (report_.passes == 1) check_counts();
-        check_buckets(code);
-      }
-    }
+    if (auto error = for_each_code([&](const BucketCode& code) {
+          if (report_.passes == 1) check_counts();
+          check_buckets(code);
+        }))
+      return *error;
     check_long_rows();
     if (auto error = pass([&](int64_t, int32_t head, double* lane) {
           const std::vector<double> code = code_of_head(head);
@@ -143,6 +167,7 @@ class Probe {
  private:
   void prepare_inputs() {
     inputs_ = zero_inputs(plan_);
+    inputs_.kept = draw_by_item(plan_);
     // Any finite k is right where q is zero; ones show a q that was not zero.
     std::fill(inputs_.k.values.begin(), inputs_.k.values.end(), 1.0);
   }
@@ -165,6 +190,53 @@ class Probe {
     answer_ = std::move(output.value().answer);
     ++report_.passes;
     return std::nullopt;
+  }
+
+  /// One run for each digit of each segment of keys, and look(code) after it.
+  template <class Look>
+  std::optional<Error> for_each_code(Look look) {
+    const int64_t keys = count_coded_keys(plan_), per_pass = lanes_ * keys_per_bucket_;
+    const std::vector<int64_t> strides = strides_of_code(lanes_, keys_per_bucket_);
+    for (int64_t begin = 0; begin < keys; begin += per_pass) {
+      for (const int64_t stride : strides) {
+        const BucketCode code{begin, std::min(keys, begin + per_pass), lanes_, stride};
+        if (auto error = pass([&](int64_t key, int32_t, double* lane) {
+              if (key >= code.begin && key < code.end) lane[code.lane_of(key)] = 1.0;
+            }))
+          return error;
+        look(code);
+      }
+    }
+    return std::nullopt;
+  }
+
+  /// All visible keys have the same weight, and kept ones are scaled by 1 / (1 - dropout).
+  void check_kept(const BucketCode& code, const TokenPlaces& queries, const TokenPlaces& keys,
+                  int64_t row, std::vector<bool>& wrong, ProbeTally& tally) const {
+    const int64_t token = row / heads_;
+    const auto head = static_cast<int32_t>(row % heads_);
+    if (expectation_.keys[token].empty()) return;
+    const std::vector<int64_t> expected =
+        count_kept_lanes(expectation_, terms_, queries, keys, token, head, code);
+    const double unit = weight_of(token) * (1.0 - plan_.scenario.attention.dropout);
+    for (int32_t lane = 0; lane < lanes_; ++lane) {
+      const double seen = answer_.out.values[row * lanes_ + lane] * unit;
+      const auto wanted = static_cast<double>(expected[lane]);
+      if (std::abs(seen - wanted) < 0.5) continue;
+      wrong[static_cast<size_t>(row)] = true;
+      if (tally.first) return;
+      const int64_t key = code.begin + lane * code.stride;
+      ProbeFinding finding{
+          .probe = "kept", .token = token, .head = head, .expected = wanted, .seen = seen};
+      finding.rank = owner_of(plan_, Side::q, token, head);
+      finding.step = step_of(plan_, plan_.forward, finding.rank, key);
+      finding.text = fmt::format(
+          "query token {}, head {} on rank {} should keep the weights of {} keys like {}, it kept "
+          "{:.3g}",
+          token, head, finding.rank, wanted, key, seen);
+      tally.first = finding;
+      return;
+    }
   }
 
   /// The digits of a head's number plus 1, in as many elements as are needed and available. A digit
@@ -287,6 +359,7 @@ class Probe {
   int64_t keys_per_bucket_;
   bool has_sink_ = false;
   RunInputs inputs_;
+  PairTermsOf terms_;  // of dropout; empty without
   Answer answer_;
   bool is_elsewhere_ = false;  // another process has the answer and checks it
   ProbeReport report_;
@@ -301,7 +374,6 @@ std::vector<std::string> list_left_out(const Scenario& scenario) {
   std::vector<std::string> names;
   if (scenario.attention.bias != BiasShape::none) names.emplace_back("bias");
   if (scenario.attention.alibi) names.emplace_back("ALiBi");
-  if (scenario.attention.dropout > 0) names.emplace_back("dropout");
   if (scenario.numerics.fp8) names.emplace_back("FP8 (bf16 instead)");
   return names;
 }
@@ -337,6 +409,7 @@ Result<ProbeReport> probe_plan(const CheckedPlan& plan, Executor& executor,
 double estimate_probe_flops(const Scenario& scenario, const Plan& plan, const Executor& executor) {
   int64_t runs = count_key_runs(plan, executor) + count_query_runs(plan);
   if (scenario.attention.rope_theta > 0) runs += kPositionRuns;
+  if (scenario.attention.dropout > 0) runs += count_key_runs(plan, executor) - 1;
   const double flops = count_flops(plan) * static_cast<double>(runs);
   if (!scenario.numerics.backward) return flops;
   const double qk = scenario.attention.head_dim_qk, v = scenario.attention.head_dim_v;
@@ -365,6 +438,15 @@ Result<ProbeReport> run_probes(const Scenario& scenario, const PlanVariant& plan
     if (!report.first && tally.first) report.first = tally.first;
     report.tallies.push_back(tally);
   };
+  if (scenario.attention.dropout > 0) {
+    Scenario dropping = probe_scenario(scenario);
+    dropping.attention.dropout = scenario.attention.dropout;
+    const Result<CheckedPlan> kept_plan = plan_for(dropping);
+    if (!kept_plan) return kept_plan.error();
+    const Result<ProbeTally> kept = Probe(kept_plan.value(), runs, witness).run_kept();
+    if (!kept) return kept.error();
+    add(kept.value());
+  }
   Scenario forward = coded_probe_scenario(scenario);
   forward.numerics.backward = false;
   const Result<CheckedPlan> coded = plan_for(forward);

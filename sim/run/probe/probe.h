@@ -14,7 +14,7 @@ namespace cpscope {
 
 /// The first row with a wrong result.
 struct ProbeFinding {
-  std::string probe;  // count | keys | head | query | position | dq | dk | dv
+  std::string probe;  // count | keys | head | kept | query | position | dq | dk | dv
   int32_t rank = 0, step = 0;
   int64_t token = 0;
   int32_t head = 0;
@@ -59,8 +59,8 @@ struct ProbeReport {
 Result<ProbeReport> probe_plan(const CheckedPlan& plan, Executor& executor,
                                const MaskWitness& witness);
 
-/// All probes of a scenario: probe_plan and, each with a plan of its own, the query of each row,
-/// rotary positions, and dq, dk, dv (sim/run/probe/probe_coded.h). If an executor has no backward,
+/// All probes of a scenario: probe_plan and, each with a plan of its own, the weights that dropout
+/// keeps (as probe_plan counts keys: kept ones), the query of each row, rotary positions, and dq, dk, dv (sim/run/probe/probe_coded.h). If an executor has no backward,
 /// gradients are not probed, and the tally says why. `share` is that of all runs. Errors: a
 /// scenario that is refused, a forward run without an answer.
 Result<ProbeReport> run_probes(const Scenario& scenario, Executor& executor,

@@ -105,7 +105,7 @@ TEST(StepErrors, AreTheFurthestRowsOfTheItemsOfEachStep) {
     auto checked = plan_unless_refused(scenario);
     if (!checked) continue;
     ++ran;
-    const RunInputs inputs = make_run_inputs(scenario, checked->plan().layout.slots, true);
+    const RunInputs inputs = make_run_inputs(checked->plan(), true);
     const RunRecord seen = walk_items(scenario, inputs);
     const RunRecord exact = walk_exact_items(scenario, inputs);
     const PlanIndex index(std::move(*checked));
@@ -205,7 +205,7 @@ TEST(StepErrors, LightTheStepOfAPlantedFaultAndNoneBefore) {
 TEST(StepErrors, OfAWrongKeyBeginAtTheStepInWhichEachRankMeetsIt) {
   const SharedPlan plan = plan_shipped("zigzag");
   const Scenario& scenario = plan->plan().scenario;
-  const RunInputs right = make_run_inputs(scenario, plan->plan().layout.slots, false);
+  const RunInputs right = make_run_inputs(plan->plan(), false);
   RunInputs wrong = right;
   const int64_t key = 40;
   const int32_t holder = plan->owner(Side::kv, key).rank, ranks = plan->num_ranks();

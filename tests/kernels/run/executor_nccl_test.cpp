@@ -326,8 +326,8 @@ TEST(NcclExecutor, TimesEveryTransferBetweenRanks) {
       ASSERT_TRUE(plan) << to_name(comm_type);
       RunOptions options;
       options.measures_items = true;
-      const Result<RunOutput> output = executor->run(
-          *plan, make_run_inputs(scenario, plan->plan().layout.slots, false), options);
+      const Result<RunOutput> output =
+          executor->run(*plan, make_run_inputs(plan->plan(), false), options);
       ASSERT_TRUE(output) << to_text(output.error());
       std::set<std::pair<Direction, int64_t>> timed;
       for (const ItemEvent& event : output.value().events)
@@ -349,7 +349,7 @@ TEST(NcclExecutor, KeepsTheEventsOfOneRepeatOnAllProcesses) {
   const NcclEmulated nccl;
   const Scenario scenario = scenario_of_ranks(2);
   const auto plan = plan_unless_refused(scenario);
-  const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+  const RunInputs inputs = make_run_inputs(plan->plan(), true);
   const auto name_of = [](const ItemEvent& event) {
     return fmt::format("{} {} {}", to_name(event.item.direction), static_cast<int>(event.item.kind),
                        event.item.index);
@@ -386,7 +386,7 @@ TEST(NcclExecutor, EndsACancelledRunOnAllProcessesAndIsReadyForTheNext) {
   const NcclEmulated nccl;
   const Scenario scenario = scenario_of_ranks(4);
   const auto plan = plan_unless_refused(scenario);
-  const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+  const RunInputs inputs = make_run_inputs(plan->plan(), true);
   const std::vector<std::string> reports =
       run_processes(nccl, 4, [&](int32_t process, Executor& executor) {
         RunOptions options;
@@ -455,7 +455,7 @@ TEST(NcclExecutor, GathersAnswersOfSeveralProcesses) {
           const auto plan = plan_unless_refused(scenario);
           if (!plan || scenario.parallel.cp_size > kProcesses) continue;
           // All processes make the same inputs; only process 0 has an answer to compare.
-          const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+          const RunInputs inputs = make_run_inputs(plan->plan(), true);
           RunOptions options;
           options.poison = true;
           options.measures_items = true;

@@ -327,7 +327,7 @@ TEST(CudaExecutor, ShowsEveryItemsResultInPlanOrder) {
   const Scenario scenario = random_device_scenario(7'000'000);
   const auto plan = plan_unless_refused(scenario);
   ASSERT_TRUE(plan.has_value());
-  const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+  const RunInputs inputs = make_run_inputs(plan->plan(), true);
   std::vector<ItemResult> seen;
   RunOptions options;
   options.observer = [&](const ItemResult& result) { seen.push_back(result); };
@@ -353,7 +353,7 @@ TEST(CudaExecutor, EndsARunThatIsCancelled) {
   const Scenario scenario = random_device_scenario(7'000'000);
   const auto plan = plan_unless_refused(scenario);
   ASSERT_TRUE(plan.has_value());
-  const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+  const RunInputs inputs = make_run_inputs(plan->plan(), true);
   // Items of the plan that are left.
   int64_t items = 0, questions = 0, done = 0;
   RunOptions options;

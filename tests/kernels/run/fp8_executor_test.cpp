@@ -234,7 +234,7 @@ TEST(CudaFp8, GivesTheSameBitsTwiceAndInTheNextRepeat) {
 Grade grade_with_wrong(Executor& executor, double Fp8History::*member) {
   const CheckedPlan plan =
       *plan_unless_refused(fp8_scenario_of("p2p", {.recipe = Fp8Recipe::delayed}));
-  RunInputs inputs = make_run_inputs(plan.plan().scenario, plan.plan().layout.slots, true);
+  RunInputs inputs = make_run_inputs(plan.plan(), true);
   const Verdict verdict = judge_plan(plan, inputs);
   inputs.fp8.*member /= 4;
   return grade_answer(plan.plan(), inputs, executor.run(plan, inputs, {}).value().answer, verdict);

@@ -48,7 +48,7 @@ TEST(NcclFp8, SendsWhatThePlanCountsAndGivesTheBitsOfExecutorCuda) {
 TEST(NcclFp8, AgreesOnTheLargestValueOverProcesses) {
   const Scenario scenario = fp8_scenario_of("p2p", {.recipe = Fp8Recipe::current});
   const auto plan = plan_unless_refused(scenario);
-  RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+  RunInputs inputs = make_run_inputs(plan->plan(), true);
   const SequenceSlot& first = inputs.slots.sequences.front();
   inputs.q.values[static_cast<size_t>(first.q_begin * 4 * 40)] = 24.0;
   const auto cuda = kernels::make_executor_cuda();

@@ -78,7 +78,7 @@ struct TwoRecords {
 std::optional<TwoRecords> record_both(Executor& device, const Scenario& scenario) {
   const auto plan = plan_unless_refused(scenario);
   if (!plan) return std::nullopt;
-  const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+  const RunInputs inputs = make_run_inputs(plan->plan(), true);
   const Verdict verdict = judge_plan(*plan, inputs);
   return TwoRecords{record_run(*reference::make_plan_walker(), *plan, inputs, verdict),
                     record_run(device, *plan, inputs, verdict)};

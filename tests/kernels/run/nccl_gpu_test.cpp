@@ -81,7 +81,7 @@ TEST(NcclOnDevices, GivesTheBitsOfOneGpuInEveryRepeatAndInHoweverManyPieces) {
     const Scenario scenario = scenario_of_pieces(type.c_str(), ranks, 128, lengths);
     const auto plan = plan_unless_refused(scenario);
     ASSERT_TRUE(plan) << type;
-    const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+    const RunInputs inputs = make_run_inputs(plan->plan(), true);
     const bool is_joined = type == "group_cast";
     std::optional<Answer> joined;
     const auto expected = cuda->run(*plan, inputs, {});
@@ -128,7 +128,7 @@ TEST(NcclOnDevices, GivesTheBitsOfOneGpuWhereFewHeadsBeginAtDifferentBlocks) {
     scenario.attention.mask_type = MaskType::no_mask;
     const auto plan = plan_unless_refused(scenario);
     ASSERT_TRUE(plan);
-    const RunInputs inputs = make_run_inputs(scenario, plan->plan().layout.slots, true);
+    const RunInputs inputs = make_run_inputs(plan->plan(), true);
     const auto expected = cuda->run(*plan, inputs, {});
     ASSERT_TRUE(expected) << to_text(expected.error());
     for (const kernels::Wire wire : {kernels::Wire::copies, kernels::Wire::nccl}) {

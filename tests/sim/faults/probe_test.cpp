@@ -229,5 +229,40 @@ TEST(Probes, AskNothingOfPositionsWithoutRotaryEmbeddingNorOfGradientsWithoutBac
   EXPECT_EQ(report.tallies.size(), 4u) << "count, keys, head and query";
 }
 
+TEST(Probe, CountsTheKeptWeightsOfDropoutExactly) {
+  for (const DropoutMode mode : {DropoutMode::split_invariant, DropoutMode::framework}) {
+    for (const Dtype dtype : {Dtype::bf16, Dtype::fp32}) {
+      Scenario scenario = walker_case({37, 0, 150}, 4);
+      scenario.numerics.dtype = dtype;
+      scenario.numerics.backward = false;
+      scenario.attention.dropout = 0.3;
+      scenario.attention.dropout_mode = mode;
+      const ProbeReport right = probe_with(scenario, [](const Plan&, Answer&) {});
+      EXPECT_TRUE(right.passed()) << right.first.value().text;
+      EXPECT_TRUE(right.left_out.empty()) << right.left_out.front();
+      const auto kept = std::find_if(right.tallies.begin(), right.tallies.end(),
+                                     [](const ProbeTally& tally) { return tally.probe == "kept"; });
+      ASSERT_NE(kept, right.tallies.end());
+      EXPECT_EQ(kept->rows, right.rows);
+    }
+  }
+}
+
+TEST(Probe, FindsOneWeightThatWasKeptAndShouldNotBe) {
+  Scenario scenario = walker_case({37, 0, 150}, 4);
+  scenario.numerics.backward = false;
+  scenario.attention.dropout = 0.3;
+  const ProbeReport report = probe_with(scenario, [](const Plan& plan, Answer& answer) {
+    if (plan.scenario.attention.dropout == 0) return;
+    // Row 100 of the last sequence sees 101 keys: one of them more, or one less.
+    const int64_t token = plan.layout.slots.sequences[2].q_valid_begin() + 100,
+                  row = token * plan.scenario.attention.heads * plan.scenario.attention.head_dim_v;
+    answer.out.values[static_cast<size_t>(row)] += 1.0 / (0.7 * 101);
+  });
+  EXPECT_EQ(loud(report), std::vector<std::string>{"kept"});
+  ASSERT_TRUE(report.first_of("kept"));
+  EXPECT_EQ(report.first_of("kept")->head, 0);
+}
+
 }  // namespace
 }  // namespace cpscope::tests

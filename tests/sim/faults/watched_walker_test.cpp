@@ -31,7 +31,7 @@ TEST(WatchedWalker, GivesTheWalkersBitsWhenNothingIsWrong) {
     for (const Dtype dtype : {Dtype::fp64, Dtype::bf16}) {
       const Scenario scenario = case_of(comm, dtype);
       const CheckedPlan plan = *plan_unless_refused(scenario);
-      const RunInputs inputs = make_run_inputs(scenario, plan.plan().layout.slots, false);
+      const RunInputs inputs = make_run_inputs(plan.plan(), false);
       WalkTrace trace;
       EXPECT_TRUE(is_bitwise_equal(walk_watched(plan, inputs, &trace),
                                    walk(plan, inputs, {.poison = false})))
@@ -44,7 +44,7 @@ TEST(WatchedWalker, CountsTheBytesAndPairsThatTheProvedPlanSays) {
   for (const CommType comm : kCommTypes) {
     const Scenario scenario = case_of(comm, Dtype::bf16);
     const CheckedPlan plan = *plan_unless_refused(scenario);
-    const RunInputs inputs = make_run_inputs(scenario, plan.plan().layout.slots, false);
+    const RunInputs inputs = make_run_inputs(plan.plan(), false);
     WalkTrace trace;
     walk_watched(plan, inputs, &trace);
     const PlanSummary summary = summarise(plan.plan());
@@ -62,7 +62,7 @@ TEST(WatchedWalker, CountsTheBytesAndPairsThatTheProvedPlanSays) {
 TEST(Parting, IsNothingBetweenTwoRunsOfOnePlan) {
   const Scenario scenario = case_of(CommType::p2p, Dtype::fp64);
   const CheckedPlan plan = *plan_unless_refused(scenario);
-  const RunInputs inputs = make_run_inputs(scenario, plan.plan().layout.slots, false);
+  const RunInputs inputs = make_run_inputs(plan.plan(), false);
   WalkTrace a, b;
   walk_watched(plan, inputs, &a);
   walk_watched(plan, inputs, &b);
@@ -73,7 +73,7 @@ TEST(Parting, IsNothingBetweenTwoRunsOfOnePlan) {
 TEST(Parting, NamesTheRowOfTheInputThatWasChanged) {
   const Scenario scenario = case_of(CommType::p2p, Dtype::fp64);
   const CheckedPlan plan = *plan_unless_refused(scenario);
-  RunInputs inputs = make_run_inputs(scenario, plan.plan().layout.slots, false);
+  RunInputs inputs = make_run_inputs(plan.plan(), false);
   WalkTrace a, b;
   walk_watched(plan, inputs, &a);
   // Slots of 40, 16 and 24 tokens on 4 ranks: token 45 is the sixth of sequence 1, chunk 2, rank 2.

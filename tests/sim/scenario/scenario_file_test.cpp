@@ -233,13 +233,6 @@ TEST(ScenarioFile, RefusesByNameWhatIsNotComputedYet) {
     expect_contains(parse_invalid(text, ErrorKind::refused), reason);
   };
   ScenarioText text;
-  for (const auto& [line, reason] :
-       {std::pair{"dropout = 0.1\ndropout_mode = \"framework\"",
-                  "A draw of its own for each compute item is not supported"}}) {
-    text = {};
-    text.attention += std::string(line) + "\n";
-    refuse(text, reason);
-  }
   for (const char* line :
        {"alibi = true", "bias = \"1hss\"", "dropout = 0.1", "kv_heads = 1\nlatent_dim = 64"}) {
     text = {};
@@ -328,10 +321,10 @@ TEST(ScenarioFile, ReadsLatentRowsThatAreExpandedWhereTheyAreUsed) {
 
 TEST(ScenarioFile, IsBadInputWhenOnlyPartOfItIsRefused) {
   ScenarioText text;
-  text.attention += "dropout = 0.1\ndropout_mode = \"framework\"\n";
-  text.numerics = "seed = -1\n";
+  text.attention += "dropout = 0.1\n";
+  text.numerics = "dtype = \"fp8\"\nseed = -1\n";
   const std::string message = parse_invalid(text, ErrorKind::bad_input);
-  expect_contains(message, "A draw of its own");
+  expect_contains(message, "Dropout with dtype fp8");
   expect_contains(message, "numerics.seed");
 }
 
