@@ -26,6 +26,18 @@ Tensor take_rows(const Tensor& tensor, const std::vector<int64_t>& ids) {
   return taken;
 }
 
+/// Heads [begin, end) of a tensor [tokens, heads, ...].
+Tensor take_heads(const Tensor& tensor, HeadRange heads) {
+  Tensor taken{tensor.name, tensor.shape, tensor.dtype, {}};
+  taken.shape[1] = heads.size();
+  const int64_t row = tensor.size() / tensor.shape[0], head = row / tensor.shape[1];
+  for (int64_t token = 0; token < tensor.shape[0]; ++token)
+    taken.values.insert(taken.values.end(),
+                        tensor.values.begin() + token * row + heads.begin * head,
+                        tensor.values.begin() + token * row + heads.end * head);
+  return taken;
+}
+
 }  // namespace
 
 ForeignCase::ForeignCase(const std::string& text) {
@@ -55,7 +67,12 @@ RunRecord ForeignCase::of_rank(int32_t rank) const {
   const Layout& layout = plan().layout;
   for (Tensor& tensor : record.tensors) {
     if (tensor.shape.size() < 2 || tensor.shape.size() == 4) continue;  // a bias is by positions
-    tensor = take_rows(tensor, expand(layout.runs(side_of(tensor.name))[RankId{rank}]));
+    const Side side = side_of(tensor.name);
+    const bool has_all_heads =
+        tensor.name == "q" && plan().scenario.parallel.q_owner == QOwner::heads_replicated;
+    tensor = take_rows(tensor, expand(layout.runs(side)[RankId{rank}]));
+    if (side == Side::q && layout.q_heads.size() > 0 && !has_all_heads)
+      tensor = take_heads(tensor, layout.q_heads[RankId{rank}]);
   }
   return record;
 }

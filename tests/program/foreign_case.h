@@ -20,7 +20,7 @@ class ForeignCase {
   RunRecord record() const { return record_; }
   /// The record in rank order: every tensor of tokens is split into the ranks' local buffers.
   RunRecord in_rank_order() const;
-  /// The part of one rank, under the plain names.
+  /// The part of one rank, under the plain names: its rows, or its heads of all queries.
   RunRecord of_rank(int32_t rank) const;
 
   Result<ForeignGrade> grade(const RunRecord& record, const ForeignChoices& choices = {},

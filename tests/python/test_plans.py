@@ -44,6 +44,13 @@ def test_ranks_that_own_heads_get_their_heads_of_all_queries(owner):
         layout.cut(q[:, :5])
     with pytest.raises(cpscope.Error, match="the parts have other heads than the ranks"):
         layout.join(parts[::-1])
+    # Each rank's own tensors are graded, and gathered over heads nothing has to be.
+    answer = scenario.oracle()
+    ranks = [scenario.inputs(rank) | {name: layout.cut(answer[name])[rank] for name in ("out", "lse")} for rank in range(3)]
+    assert scenario.grade(ranks)
+    ranks[1]["lse"] = ranks[1]["lse"][:, :1]
+    with pytest.raises(cpscope.InputError, match=r'"lse.rank1" has a shape that fits nothing: \[4, 1\].*rank 1 owns heads \[2, 4\)'):
+        scenario.grade(ranks)
 
 
 @pytest.mark.parametrize("name", SOME)

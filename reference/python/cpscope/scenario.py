@@ -339,7 +339,9 @@ class Scenario(Presets):
         d_out, sink, bias are among them, those are the inputs, else the scenario's own.
 
         tensors: a dict by name, whole tensors in packed order (order="rank": all ranks' local buffers one after
-        another) or a list of parts for each rank; or a list of such dicts, one for each rank. Shapes are thd, bshd,
+        another) or a list of parts for each rank; or a list of such dicts, one for each rank. Where ranks own heads of all
+        queries (q_owner), a part is [tokens, heads of the rank, head_dim], of lse [tokens, heads of the rank]; q with
+        "heads_replicated" is whole on every rank. Shapes are thd, bshd,
         sbhd or bhsd (`format`, if shapes are ambiguous), lse_layout is tokens_heads or heads_tokens.
         float64, float32, float16, bfloat16, any strides, numpy or torch; tensors of a GPU are copied to the host.
         ignore_padding: padding rows may hold anything. sample: compare only about this many query rows, and keys, and

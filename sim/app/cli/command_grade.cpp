@@ -178,7 +178,9 @@ Command add_grade(CLI::App& app, const Tools& tools) {
           ".safetensors, .pt (torch.save of tensors in dicts and lists), .npz or .npy with "
           "out, lse, max_logit, dq, dk, dv, d_sink, dbias or some of them: one file, or one for "
           "each rank in rank order; parts of one file are called out.rank0, out.rank1, ...; "
-          "a .pt file may hold a list with one dict for each rank")
+          "a .pt file may hold a list with one dict for each rank. Where ranks own heads of all "
+          "queries (q_owner), a rank has [tokens, its heads, head_dim] of out and q, and "
+          "[tokens, its heads] of lse")
       ->required();
   add_json(grade, options->json);
   grade
@@ -221,7 +223,8 @@ Command add_grade(CLI::App& app, const Tools& tools) {
   add_budgets(grade, options->budgets);
   add_output_files(grade, options->files);
   grade->footer(
-      "Inputs q, k, v, d_out, sink and bias of the record that differ from the scenario's are what the\n"
+      "Inputs q, k, v, d_out, sink and bias of the record that differ from the scenario's are what "
+      "the\n"
       "oracle then answers.\n"
       "Example: cpscope grade scenarios/zigzag.toml mine.safetensors --order rank\n"
       "         cpscope grade scenarios/zigzag.toml rank*.pt --map out=attn_output");

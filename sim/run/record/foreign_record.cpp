@@ -90,19 +90,15 @@ class Gatherer {
   Result<Tensor> gather(const TensorKind& kind, const std::vector<const Tensor*>& parts,
                         bool is_by_rank, std::vector<NamedRecord>& records,
                         std::string& reading) const {
-    if (kind.is_by_head) return gather_by_head(kind, parts, records, reading);
+    const bool is_by_owned_heads =
+        is_by_rank && kind.side == Side::q && plan_.layout.q_heads.size() > 0;
+    if (kind.is_by_head) return gather_by_head(kind, parts, is_by_owned_heads, records, reading);
     if (kind.is_whole) return take_whole(kind, parts, records, reading);
+    if (is_by_owned_heads) return gather_owned_heads(kind, parts, records, reading);
     const SideShape& side = kind.side == Side::q ? q_ : kv_;
-    const Attention& attention = plan_.scenario.attention;
-    RowExtents extents;
-    extents.heads = kind.side == Side::q ? attention.heads : attention.kv_heads;
-    extents.lanes = kind.is_lse             ? 0
-                    : kind.has_v_lanes      ? attention.head_dim_v
-                    : kind.side == Side::kv ? attention.key_dim()
-                                            : attention.head_dim_qk;
+    RowExtents extents = extents_of(kind);
     const bool in_rank_order = is_by_rank || order_ == RowOrder::rank;
-    Tensor tensor{std::string(kind.name), {side.tokens, extents.heads}, parts.front()->dtype, {}};
-    if (!kind.is_lse) tensor.shape.push_back(extents.lanes);
+    Tensor tensor = shape_tensor(kind, *parts.front());
     const bool is_whole = !in_rank_order && parts.size() == 1;
     if (!is_whole) tensor.values.resize(static_cast<size_t>(tensor.size()));
     int64_t begin = 0;
@@ -117,8 +113,10 @@ class Gatherer {
         extents.ranks = in_rank_order ? plan_.layout.cp_size : 1;
         if (extents.ranks > 1 && common(side.rows) == 0) extents.sequences = 0;
       }
-      Result<RowsRead> read = read_rows(take_tensor(*parts[r], records), extents, choices_);
-      if (!read) return explain_shape(read.error(), *parts[r], kind.side, side.tokens);
+      Tensor part = take_tensor(*parts[r], records);
+      if (is_by_rank) part.name = fmt::format("{}.rank{}", kind.name, r);
+      Result<RowsRead> read = read_rows(std::move(part), extents, choices_);
+      if (!read) return explain_shape(read.error(), *parts[r], kind.side, !is_by_rank, records);
       axes = read.value().axes;
       if (is_whole) {
         tensor.values = std::move(read.value().values);
@@ -136,6 +134,82 @@ class Gatherer {
   }
 
  private:
+  /// What a tensor of all heads has; its rows are not counted.
+  RowExtents extents_of(const TensorKind& kind) const {
+    const Attention& attention = plan_.scenario.attention;
+    return {.heads = kind.side == Side::q ? attention.heads : attention.kv_heads,
+            .lanes = kind.is_lse             ? 0
+                     : kind.has_v_lanes      ? attention.head_dim_v
+                     : kind.side == Side::kv ? attention.key_dim()
+                                             : attention.head_dim_qk};
+  }
+
+  /// The gathered tensor in its contract's shape, without values yet.
+  Tensor shape_tensor(const TensorKind& kind, const Tensor& part) const {
+    const RowExtents extents = extents_of(kind);
+    Tensor tensor{std::string(kind.name),
+                  {kind.side == Side::q ? q_.tokens : kv_.tokens, extents.heads},
+                  part.dtype,
+                  {}};
+    if (!kind.is_lse) tensor.shape.push_back(extents.lanes);
+    return tensor;
+  }
+
+  /// Parts of ranks that own heads of all queries: [tokens, heads of the rank, head_dim]. Queries
+  /// that every rank has with all heads (q_owner = "heads_replicated") must be the same on all.
+  Result<Tensor> gather_owned_heads(const TensorKind& kind, const std::vector<const Tensor*>& parts,
+                                    std::vector<NamedRecord>& records, std::string& reading) const {
+    const bool is_replicated =
+        kind.name == "q" && plan_.scenario.parallel.q_owner == QOwner::heads_replicated;
+    const int64_t elements = std::max<int64_t>(1, extents_of(kind).lanes);
+    Tensor tensor = shape_tensor(kind, *parts.front());
+    const int64_t width = tensor.shape[1] * elements;
+    std::string axes;
+    for (size_t r = 0; r < parts.size(); ++r) {
+      const HeadRange own = owned_heads(r);
+      RowExtents extents = extents_of(kind);
+      extents.rows = q_.tokens;
+      extents.sequences = q_.sequences;
+      if (!is_replicated) extents.heads = own.size();
+      Tensor part = take_tensor(*parts[r], records);
+      part.name = fmt::format("{}.rank{}", kind.name, r);
+      Result<RowsRead> read = read_rows(std::move(part), extents, choices_);
+      if (!read) {
+        Error error = explain_shape(read.error(), *parts[r], kind.side, true, records);
+        error.complaints.front().hint +=
+            is_replicated ? "; with q_owner = \"heads_replicated\" every rank has all heads of q"
+                          : fmt::format(
+                                "; rank {} owns heads [{}, {}) of all queries (q_owner = "
+                                "\"{}\")",
+                                r, own.begin, own.end, to_name(plan_.scenario.parallel.q_owner));
+        return error;
+      }
+      axes = read.value().axes;
+      std::vector<double>& values = read.value().values;
+      if (is_replicated && r == 0) tensor.values = std::move(values);
+      if (is_replicated && r > 0) {
+        if (const int64_t at = first_difference(tensor.values, values); at >= 0)
+          return make_bad_input(
+              fmt::format("the ranks give different values of \"{}\", which all of them have with "
+                          "all heads: token {}, head {}, rank 0 {:.9g}, rank {} {:.9g}",
+                          kind.name, at / width, at % width / elements, tensor.values[at], r,
+                          values[at]),
+              "with q_owner = \"heads\" a rank has its own heads alone",
+              path_of(*parts[r], records));
+      }
+      if (is_replicated) continue;
+      tensor.values.resize(static_cast<size_t>(tensor.size()));
+      const int64_t count = extents.heads * elements;
+      for (int64_t row = 0; row < q_.tokens; ++row)
+        std::copy_n(values.begin() + row * count, count,
+                    tensor.values.begin() + row * width + own.begin * elements);
+    }
+    reading = fmt::format(
+        "{} {} as {}, {}", stored_type_name(parts.front()->dtype), describe_shape(*parts.front()),
+        axes, is_replicated ? "the same on every rank" : "one part a rank, of its heads");
+    return tensor;
+  }
+
   /// The tensor with its values, which `records` then no longer hold.
   static Tensor take_tensor(const Tensor& part, std::vector<NamedRecord>& records) {
     for (NamedRecord& named : records) {
@@ -149,15 +223,40 @@ class Gatherer {
     return part;
   }
 
+  /// The file that a part comes from.
+  static std::string path_of(const Tensor& part, const std::vector<NamedRecord>& records) {
+    for (const NamedRecord& named : records) {
+      for (const Tensor& tensor : named.record.tensors) {
+        if (&tensor == &part) return named.path;
+      }
+    }
+    return "";
+  }
+
+  HeadRange owned_heads(size_t rank) const {
+    return plan_.layout.q_heads[RankId{static_cast<int32_t>(rank)}];
+  }
+
+  /// Index of the first value that differs, -1 if none does. NaN is the same as NaN.
+  static int64_t first_difference(const std::vector<double>& a, const std::vector<double>& b) {
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (a[i] != b[i] && !(std::isnan(a[i]) && std::isnan(b[i]))) return static_cast<int64_t>(i);
+    }
+    return -1;
+  }
+
   static std::string describe_shape(const Tensor& tensor) {
     return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
   }
 
   /// An error for a shape that fits nothing, with a guess at what it is.
-  Error explain_shape(Error error, const Tensor& part, Side side, int64_t tokens) const {
+  Error explain_shape(Error error, const Tensor& part, Side side, bool has_all_rows,
+                      const std::vector<NamedRecord>& records) const {
+    const int64_t tokens = plan_.layout.slots.tokens_of(side);
+    error.complaints.front().where = path_of(part, records);
     int64_t valid = 0;
     for (const SequenceSlot& slot : plan_.layout.slots.sequences) valid += slot.side(side).valid;
-    if (!part.shape.empty() && part.shape.front() == valid && valid != tokens)
+    if (has_all_rows && !part.shape.empty() && part.shape.front() == valid && valid != tokens)
       error.complaints.front().hint = fmt::format(
           "these are as many rows as there are valid tokens: put each sequence at the "
           "{} of its slot, {} rows in all",
@@ -176,10 +275,13 @@ class Gatherer {
   }
 
   Result<Tensor> gather_by_head(const TensorKind& kind, const std::vector<const Tensor*>& parts,
-                                std::vector<NamedRecord>& records, std::string& reading) const {
+                                bool is_by_owned_heads, std::vector<NamedRecord>& records,
+                                std::string& reading) const {
     const int64_t heads = plan_.scenario.attention.heads;
     std::vector<Tensor> by_rank;
     for (const Tensor* part : parts) by_rank.push_back(take_tensor(*part, records));
+    if (is_by_owned_heads && by_rank.front().size() != heads)
+      return join_owned_heads(kind, parts, by_rank, records, reading);
     for (size_t r = 0; r < by_rank.size(); ++r) {
       const Tensor& part = by_rank[r];
       const bool is_vector = std::all_of(part.shape.begin(), part.shape.end(), [&](int64_t extent) {
@@ -207,7 +309,31 @@ class Gatherer {
         std::string(kind.name), {heads}, by_rank.front().dtype, std::move(by_rank.front().values)};
   }
 
-  /// A bias or its gradient, whole; parts by rank are all the same.
+  /// One value a head, from ranks that have those of their own heads.
+  Result<Tensor> join_owned_heads(const TensorKind& kind, const std::vector<const Tensor*>& parts,
+                                  const std::vector<Tensor>& by_rank,
+                                  const std::vector<NamedRecord>& records,
+                                  std::string& reading) const {
+    Tensor joined{
+        std::string(kind.name), {plan_.scenario.attention.heads}, by_rank.front().dtype, {}};
+    for (size_t r = 0; r < by_rank.size(); ++r) {
+      const Tensor& part = by_rank[r];
+      const HeadRange own = owned_heads(r);
+      if (part.shape != std::vector<int64_t>{own.size()})
+        return make_bad_input(
+            fmt::format("tensor \"{}.rank{}\" has a shape that fits nothing: {}", kind.name, r,
+                        describe_shape(part)),
+            fmt::format("one value for each of the rank's heads [{}, {}): [{}], or the same on "
+                        "every rank, one for each query head: [{}]",
+                        own.begin, own.end, own.size(), plan_.scenario.attention.heads),
+            path_of(*parts[r], records));
+      joined.values.insert(joined.values.end(), part.values.begin(), part.values.end());
+    }
+    reading = fmt::format("{} {} as [heads], one part a rank, of its heads",
+                          stored_type_name(joined.dtype), describe_shape(by_rank.front()));
+    return joined;
+  }
+
   /// The shape of a bias, of its gradient, or of the weights that expand latent rows; empty extents
   /// if the scenario has none.
   std::vector<int64_t> whole_shape(const TensorKind& kind) const {
@@ -222,6 +348,7 @@ class Gatherer {
     return {extents.sequences, extents.heads, extents.queries, extents.keys};
   }
 
+  /// A bias or its gradient, or weights, whole; parts by rank are all the same.
   Result<Tensor> take_whole(const TensorKind& kind, const std::vector<const Tensor*>& parts,
                             std::vector<NamedRecord>& records, std::string& reading) const {
     const std::vector<int64_t> wanted = whole_shape(kind);
@@ -394,7 +521,9 @@ Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan&
         records, reading);
     if (!tensor) {
       Error error = tensor.error();
-      for (Complaint& complaint : error.complaints) complaint.where = records.front().path;
+      for (Complaint& complaint : error.complaints) {
+        if (complaint.where.empty()) complaint.where = records.front().path;
+      }
       return error;
     }
     for (const TensorAlias& alias : choices.aliases) {

@@ -66,9 +66,12 @@ struct ForeignRecord {
 
 /// Converts one record, or one for each rank, into the contract's form. A tensor may be whole
 /// ("out") or in parts by rank ("out.rank0", ... of one file, or "out" of one file per rank): parts
-/// are in rank order whatever was chosen. The values of one tensor at a time are held twice. Errors
-/// (bad_input): an unknown choice in the metadata, a part that is missing or of another shape, a
-/// shape that fits nothing or several things.
+/// are in rank order whatever was chosen. Where ranks own heads of all queries (q_owner), the part
+/// of a tensor of queries is [tokens, heads of the rank, head_dim], of lse [tokens, heads of the
+/// rank], of max_logit and sink [heads of the rank] or [heads]; q of "heads_replicated" has all
+/// heads on every rank. The values of one tensor at a time are held twice. Errors (bad_input): an
+/// unknown choice in the metadata, a part that is missing or of another shape, a shape that fits
+/// nothing or several things.
 Result<ForeignRecord> read_foreign(std::vector<NamedRecord> records, const Plan& plan,
                                    const ForeignChoices& choices);
 
