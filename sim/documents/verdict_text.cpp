@@ -159,6 +159,8 @@ Json order_json(const OrderImport& order, OrderSource source) {
   json["kv_lengths"] = order.kv_lengths;
   json["kv_slots"] = order.kv_slots;
   json["same_layout"] = order.same_layout.empty() ? Json(nullptr) : Json(order.same_layout);
+  for (const auto& [first, last] : order.interleaves)
+    json["interleaves"].push_back({first, last < 0 ? Json(nullptr) : Json(last)});
   json["notes"] = order.notes;
   json["differences"] = order.differences;
   json["ignored"] = order.ignored;

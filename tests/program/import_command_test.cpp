@@ -83,6 +83,40 @@ TEST(ImportCommand, ReadsMegatronsPackedSeqParams) {
       << low.out;
 }
 
+TEST(ImportCommand, ReadsAStepOfVllmFromAFileOfEachRank) {
+  // Two ranks, blocks of 4 slots, interleave 2: requests of 5 cached and 2 new tokens, and of 3
+  // new.
+  const auto file_of = [](int rank, const std::string& slots) {
+    return write_file("step.rank" + std::to_string(rank) + ".json",
+                      R"({"query_start_loc": [0, 2, 5], "seq_lens": [7, 3], "block_size": 4,
+ "block_table": [[6, 0], [9, 0]], "num_reqs": 2, "slot_mapping": )" +
+                          slots + "}");
+  };
+  const std::string first = file_of(0, "[26, -1, 36, 37, -1]"),
+                    last = file_of(1, "[-1, 26, -1, -1, 36]");
+  const ProgramRun run = run_cpscope("import --from vllm " + first + " " + last + " --json");
+  EXPECT_EQ(run.exit_code, 1) << run.err;
+  json document = json::parse(run.out);
+  EXPECT_EQ(document["differences"],
+            (json{"position 5 of request 0 is in slot 26 of rank 0; its block table and interleave "
+                  "2 give slot 27 (1 of 5 new keys)",
+                  "rank 0 stores position 4 of request 0 and position 5 of request 0 in slot 26, "
+                  "where position 4 of request 0 was in the cache before"}));
+  file_of(0, "[27, -1, 36, 37, -1]");
+  const ProgramRun right = run_cpscope("import --from vllm " + first + " " + last + " --json");
+  EXPECT_EQ(right.exit_code, 0) << right.out << right.err;
+  document = json::parse(right.out);
+  EXPECT_EQ(document["interleaves"], (json{{2, 2}}));
+  EXPECT_EQ(document["ignored"], (json{"num_reqs"}));
+  EXPECT_EQ(document["kv_lengths"], (json{7, 3}));
+  EXPECT_EQ(document["ranks"], (json{{0, 2, 3}, {1, 4}}));
+  EXPECT_EQ(document["kv_ranks"], (json{{0, 1, 4, 5, 7, 8}, {2, 3, 6, 9}}));
+  const ProgramRun swapped = run_cpscope("import --from vllm " + last + " " + first);
+  EXPECT_EQ(swapped.exit_code, 2);
+  EXPECT_NE(swapped.err.find("the files are not listed by rank: 0 after 1"), std::string::npos)
+      << swapped.err;
+}
+
 TEST(ImportCommand, RefusesWithoutLeavingAFile) {
   write_file("lost.json",
              R"({"cu_seqlens_padded": [0, 8], "indices": [[0, 1, 6, 7], [2, 3, 4, 4]]})");

@@ -4,6 +4,7 @@
 #include "sim/base/whole_file.h"
 #include "sim/documents/verdict_text.h"
 #include "sim/plan/order/order_import.h"
+#include "sim/run/record/foreign_record.h"
 #include "sim/run/record/integer_file.h"
 
 #include <iostream>
@@ -25,8 +26,9 @@ struct ImportArguments {
   bool json = false;
 };
 
-/// What all files hold. Lists without a name, one a file, are those of the ranks in turn.
-Result<std::vector<NamedLists>> read_lists(const std::vector<std::string>& paths) {
+/// What all files hold. Lists without a name, one a file, are those of the ranks in turn; with
+/// `is_by_rank` those with a name too.
+Result<std::vector<NamedLists>> read_lists(const std::vector<std::string>& paths, bool is_by_rank) {
   std::vector<NamedLists> all;
   for (const std::string& path : paths) {
     Result<std::vector<NamedLists>> lists = read_integer_file(path);
@@ -37,7 +39,7 @@ Result<std::vector<NamedLists>> read_lists(const std::vector<std::string>& paths
       });
       if (same == all.end()) {
         all.push_back(std::move(entry));
-      } else if (entry.name.empty()) {
+      } else if (entry.name.empty() || is_by_rank) {
         same->lists.insert(same->lists.end(), entry.lists.begin(), entry.lists.end());
       } else {
         return make_error(ErrorKind::bad_input, "two files hold the same name: " + entry.name, "",
@@ -48,11 +50,14 @@ Result<std::vector<NamedLists>> read_lists(const std::vector<std::string>& paths
   return all;
 }
 
-/// A number that a file may hold beside its lists.
+/// A number that a file may hold next to its lists, or every file of a rank.
 void take_number(std::vector<NamedLists>& lists, const char* name, int64_t& value) {
   for (const NamedLists& entry : lists) {
-    if (entry.name == name && entry.lists.size() == 1 && entry.lists[0].size() == 1 && value == 0)
-      value = entry.lists[0][0];
+    const bool is_number =
+        !entry.lists.empty() && entry.lists[0].size() == 1 &&
+        std::all_of(entry.lists.begin(), entry.lists.end(),
+                    [&](const auto& list) { return list == entry.lists.front(); });
+    if (entry.name == name && is_number && value == 0) value = entry.lists[0][0];
   }
 }
 
@@ -73,7 +78,12 @@ void write_import_text(const OrderImport& order, const ImportArguments& options,
   for (const std::string& note : order.notes) out << "checked: " << note << '\n';
   for (const std::string& difference : order.differences) out << "differs: " << difference << '\n';
   if (!order.ignored.empty()) out << fmt::format("ignored: {}\n", fmt::join(order.ignored, ", "));
-  out << "for a scenario:\n  [batch]\n";
+  out << "for a scenario:\n";
+  if (options.from == "vllm" && !order.kv_lengths.empty())
+    out << "  [attention]\n  attn_mask_type = \"causal_bottom_right\"  # the last query of a "
+           "request "
+           "is at its last key\n";
+  out << "  [batch]\n";
   write_lengths("lengths", order.lengths, out);
   if (order.slots != order.lengths) write_lengths("slots", order.slots, out);
   write_lengths("kv_lengths", order.kv_lengths, out);
@@ -97,7 +107,13 @@ int command_import(const ImportArguments& options, const Tools&) {
         make_bad_input("nothing to import: --from, --mask and --attention-mask are missing",
                        "--from te reads a token order, --mask mask.npy a mask, --attention-mask "
                        "mask.npy padding"));
-  Result<std::vector<NamedLists>> lists = read_lists(options.paths);
+  const bool is_by_rank = options.from == "vllm";
+  if (is_by_rank) {
+    std::vector<NamedRecord> files;
+    for (const std::string& path : options.paths) files.push_back({.path = path, .record = {}});
+    if (const auto error = sort_by_rank(files)) return report(*error);
+  }
+  Result<std::vector<NamedLists>> lists = read_lists(options.paths, is_by_rank);
   if (!lists) return report(lists.error());
   ImportRequest request{.source = *find_order_source(options.from),
                         .layout = options.layout,
@@ -145,7 +161,9 @@ Command add_import(CLI::App& app, const Tools& tools) {
       "lists of whole numbers: JSON, .safetensors, .pt, .npz or .npy, several for one list a "
       "rank. te: cu_seqlens, cu_seqlens_padded, indices (a list a rank); megatron: "
       "vars(packed_seq_params); torch: rearrange or restore; magi: position_ids (a list a rank); "
-      "vllm: slot_mapping (a list a rank, -1 for tokens of other ranks); "
+      "vllm: query_start_loc, slot_mapping (a list a rank, -1 for tokens of other ranks), "
+      "block_table and block_size, seq_lens or num_computed_tokens, dcp_local_seq_lens, "
+      "cp_kv_cache_interleave_size, as far as they are there: one file, or one a rank; "
       "all others: position_ids of the whole batch in place of cu_seqlens");
   import
       ->add_option("--from", options->from,

@@ -3,7 +3,8 @@
 #include "sim/plan/batch_slots.h"
 #include "sim/plan/layout.h"
 #include "sim/plan/order/order_formulas.h"
-#include "sim/plan/order/slot_mapping.h"
+#include "sim/plan/order/vllm_import.h"
+#include "sim/plan/order/vllm_step.h"
 #include "sim/scenario/position_ids.h"
 
 #include <algorithm>
@@ -19,16 +20,6 @@ namespace {
 constexpr int64_t kMostListed = int64_t{1} << 25;
 Error bad(std::string what, std::string hint = "") {
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
-}
-
-const NamedLists* find_lists(const ImportRequest& request,
-                             std::initializer_list<std::string_view> names) {
-  for (const std::string_view name : names) {
-    for (const NamedLists& lists : request.given) {
-      if (lists.name == name) return &lists;
-    }
-  }
-  return nullptr;
 }
 
 /// Lengths of the sequences between boundaries.
@@ -104,6 +95,8 @@ Result<Boundaries> find_boundaries(const ImportRequest& request, Side side) {
   const bool is_kv = side == Side::kv;
   const NamedLists* valid = is_kv ? find_lists(request, {"cu_seqlens_kv"})
                                   : find_lists(request, {"cu_seqlens", "cu_seqlens_q"});
+  if (request.source == OrderSource::vllm && !is_kv && valid == nullptr)
+    valid = find_lists(request, {"query_start_loc", "query_start_loc_cpu"});
   const NamedLists* padded =
       is_kv ? find_lists(request, {"cu_seqlens_kv_padded"})
             : find_lists(request, {"cu_seqlens_padded", "cu_seqlens_q_padded"});
@@ -440,18 +433,30 @@ Result<OrderImport> import_magi(const ImportRequest& request) {
   return order;
 }
 
-/// vLLM's caches: which token is in which slot of each rank.
-Result<OrderImport> import_vllm(const ImportRequest& request) {
+/// The lists of a step of vLLM that all ranks have, once.
+ImportRequest without_copies(const ImportRequest& request) {
+  ImportRequest once = request;
+  for (NamedLists& named : once.given) {
+    const bool is_of_batch = named.name.starts_with("cu_seqlens") ||
+                             named.name.starts_with("query_start_loc") ||
+                             named.name == "position_ids";
+    const bool is_same = std::all_of(named.lists.begin(), named.lists.end(),
+                                     [&](const auto& list) { return list == named.lists.front(); });
+    if (is_of_batch && is_same && !named.lists.empty()) named.lists.resize(1);
+  }
+  return once;
+}
+
+Result<OrderImport> import_vllm(const ImportRequest& given) {
+  const ImportRequest request = without_copies(given);
   const NamedLists* lists = find_lists(request, {"slot_mapping", ""});
-  if (lists == nullptr) return bad("the slots are missing: slot_mapping", "give one list a rank");
-  const Result<int64_t> ranks = find_cp_size(request, std::ssize(lists->lists));
+  const Result<int64_t> ranks =
+      find_cp_size(request, lists == nullptr ? 0 : std::ssize(lists->lists));
   if (!ranks) return ranks.error();
   const Result<Boundaries> boundaries = find_boundaries(request, Side::q);
   if (!boundaries) return boundaries.error();
-  std::vector<int64_t> lengths = boundaries.value().lengths;
-  if (!boundaries.value().are_known && !lists->lists.empty())
-    lengths = {std::ssize(lists->lists.front())};
-  return import_slot_mapping(lists->lists, lengths);
+  if (!boundaries.value().are_known) return import_vllm(request, ranks.value(), std::nullopt);
+  return import_vllm(request, ranks.value(), boundaries.value().lengths);
 }
 
 /// The first of cpscope's layouts that assigns the tokens as the order does.
@@ -492,7 +497,10 @@ std::vector<std::string> find_ignored(const ImportRequest& request) {
          "local_cp_size"});
   if (request.source == OrderSource::torch) add({"", "rearrange", "restore"});
   if (request.source == OrderSource::magi) add({""});
-  if (request.source == OrderSource::vllm) add({"", "slot_mapping"});
+  if (request.source == OrderSource::vllm) {
+    const std::vector<std::string_view> names = names_of_vllm();
+    known.insert(known.end(), names.begin(), names.end());
+  }
   std::vector<std::string> ignored;
   for (const NamedLists& lists : request.given) {
     if (std::find(known.begin(), known.end(), lists.name) != known.end()) continue;

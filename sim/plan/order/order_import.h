@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/base/result.h"
+#include "sim/plan/order/kv_interleave.h"
 #include "sim/scenario/order_file.h"
 
 #include <cstdint>
@@ -34,6 +35,17 @@ struct ImportRequest {
   std::vector<NamedLists> given = {};    // what the files hold
 };
 
+/// The first list of one of these names; null if there is none.
+template <class Names = std::initializer_list<std::string_view>>
+const NamedLists* find_lists(const ImportRequest& request, const Names& names) {
+  for (const std::string_view name : names) {
+    for (const NamedLists& lists : request.given) {
+      if (lists.name == name) return &lists;
+    }
+  }
+  return nullptr;
+}
+
 /// A token order that is a partition of the packed padded ids.
 struct OrderImport {
   int32_t cp_size = 1;
@@ -45,6 +57,7 @@ struct OrderImport {
   std::vector<std::string> differences;        // where lists differ from their source's formula
   std::vector<std::string> ignored;            // names of lists that the source does not have
   std::string same_layout;                     // a cpscope layout with the same order; may be empty
+  std::vector<InterleaveRange> interleaves;    // vllm: those that explain all keys
 
   int64_t tokens() const;
 };
@@ -67,9 +80,12 @@ struct OrderImport {
 /// tokens. All but magi: "position_ids" of the packed batch, in place of boundaries: a document
 /// begins where they do not continue by 1. With boundaries they are compared only. usp: basic,
 /// zigzag, strip (yunchang, EXTRACT_FUNC_DICT; rank = ring index * ulysses degree + ulysses index).
-/// vllm: "slot_mapping", one list a rank: the slot of each token of the packed requests in the
-/// rank's cache, -1 for tokens of other ranks (vLLM's decode context parallelism); rows of a rank
-/// are by slot.
+/// vllm: a step of vLLM under decode context parallelism (vllm_import.h). "query_start_loc", the
+/// boundaries of the new tokens; "slot_mapping", one list a rank: the slot of each new token in the
+/// rank's cache, -1 for tokens of other ranks; "block_table", a row a request, and "block_size";
+/// "seq_lens" or "num_computed_tokens", for tokens that are cached before;
+/// "cp_kv_cache_interleave_size", else found; "dcp_local_seq_lens", one list a rank. Rows of a rank
+/// are by slot. With cached tokens, KV is that of all tokens.
 /// Errors (bad_input) name what is missing, boundaries that decrease or exceed their slots, sizes
 /// that do not divide, and ids that are lost or repeated.
 Result<OrderImport> import_order(const ImportRequest& request);

@@ -146,32 +146,32 @@ std::pair<std::string, int64_t> split_rank(const std::string& name) {
 Result<std::vector<NamedLists>> list_tensors(const std::vector<NamedRecord>& records,
                                              const std::string& path) {
   std::vector<NamedLists> found;
-  std::map<std::string, std::map<int64_t, std::vector<int64_t>>> parts;
+  std::map<std::string, std::map<int64_t, std::vector<std::vector<int64_t>>>> parts;
   for (size_t r = 0; r < records.size(); ++r) {
     for (const IntegerTensor& tensor : records[r].record.integers) {
       auto [name, rank] = split_rank(tensor.name);
       if (rank < 0 && records.size() > 1) rank = static_cast<int64_t>(r);
-      if (rank >= 0) {
-        parts[name][rank] = tensor.values;
-        continue;
-      }
       const auto rows = rows_of(tensor.shape, tensor.values);
       if (!rows)
         return make_bad_input(fmt::format("{} must have one or two dimensions: [{}]",
                                           name.empty() ? "the array" : "tensor " + show_text(name),
                                           fmt::join(tensor.shape, ", ")),
                               "", path);
-      found.push_back({name, *rows});
+      if (rank < 0) {
+        found.push_back({name, *rows});
+      } else {
+        parts[name][rank] = *rows;
+      }
     }
   }
   for (const auto& [name, ranks] : parts) {
     NamedLists lists{name, {}};
-    for (const auto& [rank, values] : ranks) {
-      if (rank != static_cast<int64_t>(lists.lists.size()))
+    int64_t next = 0;
+    for (const auto& [rank, rows] : ranks) {
+      if (rank != next++)
         return make_bad_input(
-            fmt::format("the list of rank {} is missing: {}", lists.lists.size(), show_text(name)),
-            "", path);
-      lists.lists.push_back(values);
+            fmt::format("the list of rank {} is missing: {}", next - 1, show_text(name)), "", path);
+      lists.lists.insert(lists.lists.end(), rows.begin(), rows.end());
     }
     found.push_back(std::move(lists));
   }

@@ -5,7 +5,6 @@
 #include "sim/scenario/order_file.h"
 #include "sim/scenario/partition_fault.h"
 
-#include <functional>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -369,60 +368,6 @@ TEST(OrderImport, SaysWhatIsMissing) {
   three.cp_size = 3;
   EXPECT_EQ(refusal_of(three),
             "the number of lists must equal the number of ranks: 2 lists, 3 ranks");
-}
-
-/// What vLLM writes for two requests of 10 and 5 tokens on 2 ranks that interleave blocks of 4, in
-/// pages of 4 slots: request 0 has page 3 of each rank, then page 1; request 1 page 0.
-ImportRequest make_slots() {
-  ImportRequest request;
-  request.source = OrderSource::vllm;
-  request.cu_seqlens = {0, 10, 15};
-  request.given = {{"slot_mapping",
-                    {{12, 13, 14, 15, -1, -1, -1, -1, 4, 5, 0, 1, 2, 3, -1},
-                     {-1, -1, -1, -1, 12, 13, 14, 15, -1, -1, -1, -1, -1, -1, 0}}}};
-  return request;
-}
-
-TEST(ImportOfCaches, TellsInWhichBlocksRequestsAreSplit) {
-  const Result<OrderImport> order = import_order(make_slots());
-  ASSERT_TRUE(order);
-  EXPECT_EQ(order.value().cp_size, 2);
-  // A rank's rows are in the order of its slots.
-  EXPECT_EQ(order.value().ranks, (std::vector<std::vector<int64_t>>{
-                                     {10, 11, 12, 13, 8, 9, 0, 1, 2, 3}, {14, 4, 5, 6, 7}}));
-  EXPECT_EQ(order.value().lengths, (std::vector<int64_t>{10, 5}));
-  ASSERT_EQ(order.value().notes.size(), 1u);
-  EXPECT_EQ(order.value().notes.front(),
-            "every request is split in blocks of 4 tokens, round robin: layout striped with stripe "
-            "= 4 and slot_multiple = 8 owns the same tokens");
-  EXPECT_TRUE(order.value().differences.empty());
-}
-
-TEST(ImportOfCaches, NamesTheTokenThatIsElsewhere) {
-  ImportRequest request = make_slots();
-  std::swap(request.given[0].lists[0][8], request.given[0].lists[1][8]);
-  request.given[0].lists[1][8] = 7;
-  const Result<OrderImport> order = import_order(request);
-  ASSERT_TRUE(order);
-  ASSERT_EQ(order.value().differences.size(), 1u);
-  EXPECT_EQ(
-      order.value().differences.front(),
-      "token 8 of request 0 is on rank 1; in blocks of 4, round robin, it would be on rank 0");
-}
-
-TEST(ImportOfCaches, RejectsTokensThatAreLostOrStoredTwice) {
-  const auto fault = [](const std::function<void(std::vector<std::vector<int64_t>>&)>& spoil) {
-    ImportRequest request = make_slots();
-    spoil(request.given[0].lists);
-    const Result<OrderImport> order = import_order(request);
-    return order ? std::string("none") : order.error().complaints.front().what;
-  };
-  EXPECT_EQ(fault([](auto& slots) { slots[0][9] = -1; }), "token 9 is in no cache");
-  EXPECT_EQ(fault([](auto& slots) { slots[1][9] = 9; }),
-            "token 9 is in the caches of ranks 0 and 1");
-  EXPECT_EQ(fault([](auto& slots) { slots[0][9] = 4; }), "rank 0 stores tokens 8 and 9 in slot 4");
-  EXPECT_EQ(fault([](auto& slots) { slots[1].pop_back(); }),
-            "slot_mapping of rank 1 has 14 entries, the requests have 15 tokens");
 }
 
 }  // namespace

@@ -1,0 +1,381 @@
+#include "sim/plan/order/vllm_import.h"
+
+#include "sim/plan/order/kv_interleave.h"
+#include "sim/plan/order/vllm_step.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace cpscope {
+namespace {
+
+std::string place(size_t request, int64_t position) {
+  return fmt::format("position {} of request {}", position, request);
+}
+
+/// Imports one step; holds what its checks share.
+class StepImport {
+ public:
+  explicit StepImport(const CacheStep& step) : step_(step) {
+    order_.cp_size = static_cast<int32_t>(step.ranks);
+    order_.lengths = order_.slots = step.lengths;
+  }
+
+  Result<OrderImport> run(const NamedLists* local_lengths) {
+    if (step_.slots != nullptr) {
+      if (auto error = find_owners()) return *error;
+    }
+    if (auto error = choose_interleave()) return *error;
+    if (step_.slots != nullptr && !step_.blocks.empty()) compare_with_tables();
+    if (auto error = place_keys()) return *error;
+    if (local_lengths != nullptr) {
+      if (auto error = compare_local_lengths(*local_lengths)) return *error;
+    }
+    return std::move(order_);
+  }
+
+ private:
+  /// Calls visit(request, position, index of the new token).
+  template <class Visit>
+  void for_each_new(Visit visit) const {
+    int64_t token = 0;
+    for (size_t r = 0; r < step_.lengths.size(); ++r) {
+      for (int64_t i = 0; i < step_.lengths[r]; ++i) visit(r, step_.computed[r] + i, token++);
+    }
+  }
+
+  std::string place_of_token(int64_t token) const {
+    size_t r = 0;
+    while (token >= step_.lengths[r]) token -= step_.lengths[r++];
+    return place(r, step_.computed[r] + token);
+  }
+
+  int64_t slot_of_token(int64_t rank, int64_t token) const {
+    return step_.slots->lists[static_cast<size_t>(rank)][static_cast<size_t>(token)];
+  }
+
+  /// The rank of each new token, from its slots.
+  std::optional<Error> find_owners() {
+    const int64_t tokens = step_.num_new();
+    owners_.assign(static_cast<size_t>(tokens), -1);
+    for (int64_t rank = 0; rank < step_.ranks; ++rank) {
+      const std::vector<int64_t>& own = step_.slots->lists[static_cast<size_t>(rank)];
+      // Entries of -1 behind the last token pad a captured graph.
+      const bool is_padded =
+          std::ssize(own) >= tokens &&
+          std::all_of(own.begin() + tokens, own.end(), [](int64_t slot) { return slot < 0; });
+      if (!is_padded)
+        return make_bad_input(
+            fmt::format("slot_mapping of rank {} has {} entries, the requests have {} new tokens",
+                        rank, own.size(), tokens),
+            "give one entry for each token, -1 for those of other ranks");
+      for (int64_t token = 0; token < tokens; ++token) {
+        if (own[static_cast<size_t>(token)] < 0) continue;
+        int32_t& owner = owners_[static_cast<size_t>(token)];
+        if (owner >= 0)
+          return make_bad_input(fmt::format("{} is in the caches of ranks {} and {}",
+                                            place_of_token(token), owner, rank),
+                                "each token has one owner");
+        owner = static_cast<int32_t>(rank);
+      }
+    }
+    const auto lost = std::find(owners_.begin(), owners_.end(), -1);
+    if (lost == owners_.end()) return std::nullopt;
+    return make_bad_input(place_of_token(lost - owners_.begin()) + " is in no rank's cache",
+                          "each token has one owner");
+  }
+
+  /// The new keys by request and rank, neighbours on one rank together.
+  std::vector<OwnedKeys> owned_keys() const {
+    std::vector<OwnedKeys> keys;
+    size_t last_request = 0;
+    for_each_new([&](size_t r, int64_t position, int64_t token) {
+      const int64_t owner = owners_[static_cast<size_t>(token)];
+      const bool goes_on = !keys.empty() && r == last_request && keys.back().rank == owner &&
+                           keys.back().end == position;
+      if (goes_on) {
+        ++keys.back().end;
+      } else {
+        keys.push_back({position, position + 1, owner});
+      }
+      last_request = r;
+    });
+    return keys;
+  }
+
+  /// True if every new key is in the slot of its block where this interleave puts it.
+  bool fits_offsets(int64_t size) const {
+    bool fits = true;
+    for_each_new([&](size_t, int64_t position, int64_t token) {
+      const int64_t slot = slot_of_token(owners_[static_cast<size_t>(token)], token);
+      fits = fits && slot % step_.block_size == step_.offset(position, size);
+    });
+    return fits;
+  }
+
+  std::optional<Error> choose_interleave() {
+    interleave_ = step_.interleave;
+    if (step_.slots == nullptr || step_.num_new() == 0) return std::nullopt;
+    const std::vector<OwnedKeys> keys = owned_keys();
+    std::vector<InterleaveRange> possible;
+    if (interleave_ == 0) {
+      possible = find_interleaves(keys, step_.ranks, step_.block_size);
+      if (step_.block_size > 0) keep_those_of_slots(possible);
+      if (possible.empty()) {
+        interleave_ = guess_interleave(keys, step_.ranks, step_.block_size);
+        name_first_stray(
+            step_.block_size > 0
+                ? fmt::format("no interleave that divides block_size = {} explains all keys: ",
+                              step_.block_size)
+                : "no interleave explains all keys: ");
+        return std::nullopt;
+      }
+    }
+    if (interleave_ > 0) {
+      name_first_stray("");
+    } else {
+      interleave_ = possible.front().first;
+      const bool is_one = possible.size() == 1 && possible.front().last == interleave_;
+      order_.interleaves = std::move(possible);
+      if (!is_one) return note_several();
+    }
+    if (order_.differences.empty() && step_.ranks > 1) {
+      order_.interleaves = {{interleave_, interleave_}};
+      order_.notes.push_back(fmt::format(
+          "interleave {0} explains the ranks of all {1} new keys: layout striped with stripe = {0} "
+          "and slot_multiple = {2} has the same keys on each rank",
+          interleave_, step_.num_new(), interleave_ * step_.ranks));
+    }
+    return std::nullopt;
+  }
+
+  /// Leaves the interleaves that also explain where in its block each key is, unless none does:
+  /// then the slots are wrong, and compare_with_tables says where.
+  void keep_those_of_slots(std::vector<InterleaveRange>& possible) const {
+    std::vector<InterleaveRange> fitting;
+    for (const InterleaveRange& range : possible) {
+      for (int64_t size = range.first; size <= range.last; ++size) {
+        if (fits_offsets(size)) fitting.push_back({size, size});
+      }
+    }
+    if (!fitting.empty()) possible = std::move(fitting);
+  }
+
+  std::optional<Error> note_several() {
+    const std::string text = describe_interleaves(order_.interleaves);
+    if (step_.has_cached)
+      return make_bad_input(
+          "several interleaves explain the new keys, and each has other ranks for "
+          "cached ones: " +
+              text,
+          "give cp_kv_cache_interleave_size");
+    order_.notes.push_back(
+        fmt::format("the ranks of all {} new keys are those of several interleaves: {}",
+                    step_.num_new(), text));
+    return std::nullopt;
+  }
+
+  /// A difference for the first key that is on another rank than the interleave gives it.
+  void name_first_stray(const std::string& before) {
+    int64_t strays = 0;
+    std::string first;
+    for_each_new([&](size_t r, int64_t position, int64_t token) {
+      const int64_t owner = owners_[static_cast<size_t>(token)],
+                    expected = rank_of_position(position, interleave_, step_.ranks);
+      if (owner == expected || strays++ > 0) return;
+      first =
+          fmt::format("{} is on rank {}; interleave {}{} gives rank {}", place(r, position), owner,
+                      interleave_, before.empty() ? "" : ", which explains the most,", expected);
+    });
+    if (strays == 0) return;
+    order_.differences.push_back(
+        fmt::format("{}{} ({} of {} new keys)", before, first, strays, step_.num_new()));
+    if (!step_.knows_computed)
+      order_.notes.push_back(
+          "without seq_lens or num_computed_tokens the new tokens of a request begin at position "
+          "0");
+  }
+
+  /// Differences for slots that the block tables do not have, or have for another position.
+  void compare_with_tables() {
+    int64_t outside = 0, elsewhere = 0;
+    std::string first_outside, first_elsewhere;
+    for_each_new([&](size_t r, int64_t position, int64_t token) {
+      const int64_t owner = owners_[static_cast<size_t>(token)], slot = slot_of_token(owner, token),
+                    expected = step_.slot(r, position, interleave_);
+      if (slot == expected) return;
+      const std::vector<int64_t>& blocks = step_.blocks[r];
+      const int64_t block = slot / step_.block_size;
+      if (std::find(blocks.begin(), blocks.end(), block) == blocks.end()) {
+        if (outside++ == 0)
+          first_outside = fmt::format(
+              "{} is in slot {} of rank {}, in block {}, which is not in the request's block table",
+              place(r, position), slot, owner, block);
+      } else if (owner == rank_of_position(position, interleave_, step_.ranks)) {
+        // A key on another rank is named already.
+        if (elsewhere++ == 0)
+          first_elsewhere = fmt::format(
+              "{} is in slot {} of rank {}; its block table and interleave {} give slot {}",
+              place(r, position), slot, owner, interleave_, expected);
+      }
+    });
+    if (outside > 0)
+      order_.differences.push_back(
+          fmt::format("{} ({} of {} new keys)", first_outside, outside, step_.num_new()));
+    if (elsewhere > 0)
+      order_.differences.push_back(
+          fmt::format("{} ({} of {} new keys)", first_elsewhere, elsewhere, step_.num_new()));
+    if (outside + elsewhere == 0)
+      order_.notes.push_back("every slot is where the block tables put it");
+  }
+
+  /// A key of the batch on a rank.
+  struct PlacedKey {
+    int64_t slot = 0;  // the position in the order where slots are unknown
+    int32_t id = 0;    // packed, through all requests, cached keys included
+    bool is_new = false;
+  };
+
+  std::string place_of_key(int64_t id) const {
+    size_t r = 0;
+    while (id >= step_.total(r)) id -= step_.total(r++);
+    return place(r, id);
+  }
+
+  std::optional<Error> place_keys() {
+    const bool knows_slots = !step_.blocks.empty() || !step_.has_cached;
+    std::vector<std::vector<PlacedKey>> placed(static_cast<size_t>(step_.ranks));
+    int32_t id = 0;
+    int64_t token = 0;
+    for (size_t r = 0; r < step_.lengths.size(); ++r) {
+      for (int64_t position = 0; position < step_.total(r); ++position, ++id) {
+        const bool is_new = position >= step_.computed[r], is_said = is_new && step_.slots;
+        const int64_t rank = is_said ? owners_[static_cast<size_t>(token)]
+                                     : rank_of_position(position, interleave_, step_.ranks);
+        const int64_t slot = !knows_slots ? id
+                             : is_said    ? slot_of_token(rank, token)
+                                          : step_.slot(r, position, interleave_);
+        placed[static_cast<size_t>(rank)].push_back({slot, id, is_new});
+        token += is_new ? 1 : 0;
+      }
+    }
+    for (int64_t rank = 0; rank < step_.ranks; ++rank) {
+      std::vector<PlacedKey>& keys = placed[static_cast<size_t>(rank)];
+      std::stable_sort(keys.begin(), keys.end(),
+                       [](const PlacedKey& a, const PlacedKey& b) { return a.slot < b.slot; });
+      if (auto error = refuse_written_twice(rank, keys)) return error;
+    }
+    name_reused_blocks();
+    take_order(placed);
+    if (!knows_slots)
+      order_.notes.push_back(
+          "without block_table the slots of cached keys are unknown: a rank's keys are by request "
+          "and position");
+    return std::nullopt;
+  }
+
+  /// A slot that two new tokens write is an error; one that holds a cached key, a difference.
+  std::optional<Error> refuse_written_twice(int64_t rank, const std::vector<PlacedKey>& keys) {
+    for (size_t i = 0; i + 1 < keys.size(); ++i) {
+      const PlacedKey &a = keys[i], &b = keys[i + 1];
+      if (a.slot != b.slot || (!a.is_new && !b.is_new)) continue;
+      std::string text = fmt::format("rank {} stores {} and {} in slot {}", rank,
+                                     place_of_key(a.id), place_of_key(b.id), a.slot);
+      if (a.is_new && b.is_new) return make_bad_input(std::move(text), "a slot holds one token");
+      order_.differences.push_back(fmt::format("{}, where {} was in the cache before", text,
+                                               place_of_key(a.is_new ? b.id : a.id)));
+      return std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  /// Blocks twice in one table are a difference; cached ones of several requests are a shared
+  /// prefix.
+  void name_reused_blocks() {
+    std::vector<std::pair<int64_t, size_t>> used;  // block, request
+    for (size_t r = 0; r < step_.blocks.size(); ++r) {
+      for (const int64_t block : step_.blocks[r]) used.emplace_back(block, r);
+    }
+    std::sort(used.begin(), used.end());
+    int64_t shared = 0;
+    for (size_t i = 0; i + 1 < used.size(); ++i) {
+      if (used[i].first != used[i + 1].first) continue;
+      if (used[i].second != used[i + 1].second) {
+        ++shared;
+        continue;
+      }
+      order_.differences.push_back(fmt::format("the block table of request {} holds block {} twice",
+                                               used[i].second, used[i].first));
+      return;
+    }
+    if (shared > 0)
+      order_.notes.push_back(fmt::format(
+          "requests share cached blocks, {} times: each has a copy in the order", shared));
+  }
+
+  void take_order(const std::vector<std::vector<PlacedKey>>& placed) {
+    std::vector<int64_t> first_new(step_.lengths.size() + 1, 0);  // new tokens before a request
+    std::vector<int64_t> first_key(step_.lengths.size() + 1, 0);
+    for (size_t r = 0; r < step_.lengths.size(); ++r) {
+      first_new[r + 1] = first_new[r] + step_.lengths[r];
+      first_key[r + 1] = first_key[r] + step_.total(r);
+      if (step_.has_cached) order_.kv_lengths.push_back(step_.total(r));
+    }
+    for (const std::vector<PlacedKey>& keys : placed) {
+      std::vector<int64_t> queries, all;
+      for (const PlacedKey& key : keys) {
+        all.push_back(key.id);
+        if (!key.is_new) continue;
+        const auto after = std::upper_bound(first_key.begin(), first_key.end(), key.id);
+        const auto r = static_cast<size_t>(after - first_key.begin() - 1);
+        queries.push_back(first_new[r] + key.id - first_key[r] - step_.computed[r]);
+      }
+      order_.ranks.push_back(std::move(queries));
+      if (step_.has_cached) order_.kv_ranks.push_back(std::move(all));
+    }
+    order_.kv_slots = order_.kv_lengths;
+  }
+
+  /// Keys of each request on each rank, as attention is told.
+  std::optional<Error> compare_local_lengths(const NamedLists& local) {
+    if (std::ssize(local.lists) != step_.ranks)
+      return make_bad_input(fmt::format("{} must be one list a rank: {} lists, {} ranks",
+                                        local.name, local.lists.size(), step_.ranks));
+    for (int64_t rank = 0; rank < step_.ranks; ++rank) {
+      const std::vector<int64_t>& list = local.lists[static_cast<size_t>(rank)];
+      if (list.size() < step_.lengths.size())
+        return make_bad_input(
+            fmt::format("{} of rank {} has {} entries, the number of requests is {}", local.name,
+                        rank, list.size(), step_.lengths.size()));
+      for (size_t r = 0; r < step_.lengths.size(); ++r) {
+        const int64_t expected = keys_on_rank(step_.total(r), interleave_, step_.ranks, rank);
+        if (list[r] == expected) continue;
+        order_.differences.push_back(
+            fmt::format("{} of request {} on rank {} is {}; interleave {} gives it {} of {} keys",
+                        local.name, r, rank, list[r], interleave_, expected, step_.total(r)));
+        return std::nullopt;
+      }
+    }
+    order_.notes.push_back(local.name + " counts the keys of every rank");
+    return std::nullopt;
+  }
+
+  const CacheStep& step_;
+  OrderImport order_;
+  std::vector<int32_t> owners_;  // [new token] rank that stores its key
+  int64_t interleave_ = 0;
+};
+
+}  // namespace
+
+Result<OrderImport> import_vllm(const ImportRequest& request, int64_t ranks,
+                                std::optional<std::vector<int64_t>> lengths) {
+  const Result<CacheStep> step = read_vllm_step(request, ranks, std::move(lengths));
+  if (!step) return step.error();
+  return StepImport(step.value()).run(find_local_lengths(request));
+}
+
+}  // namespace cpscope
