@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sim/clock/candidates.h"
+#include "sim/clock/crossover.h"
 #include "sim/plan/check/plan_check.h"
 #include "sim/run/record/foreign_record.h"
 #include "sim/scenario/scenario_file.h"
@@ -35,6 +36,7 @@ struct PlanBox {
 struct ComparisonBox {
   Candidates candidates;
   Scenario scenario;
+  std::optional<Crossover> crossover = {};
 };
 
 /// The layout of a scenario that no rule refuses.

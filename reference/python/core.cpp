@@ -10,6 +10,7 @@
 #include "sim/plan/check/plan_text.h"
 #include "sim/plan/document/load_plan.h"
 #include "sim/plan/document/plan_document.h"
+#include "sim/plan/local_keys.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/plan/visit_items.h"
 #include "sim/run/grade/case.h"
@@ -228,6 +229,46 @@ std::pair<IntegerList, IntegerList> token_places(const LayoutBox& box, int32_t r
   return {to_numpy(std::move(sequence)), to_numpy(std::move(position))};
 }
 
+using Columns = std::map<const char*, std::vector<int64_t>>;
+
+nb::dict columns_dict(Columns columns) {
+  nb::dict all;
+  for (auto& [name, values] : columns) all[name] = to_numpy(std::move(values));
+  return all;
+}
+
+/// Columns: sequence, query of each valid query, and for every rank in turn keys that it sees.
+nb::dict local_keys(const LayoutBox& box) {
+  const std::vector<LocalKeys> counts = take(
+      unlocked([&] { return count_local_keys(box.plan.scenario, box.plan.layout); }), kScenario);
+  Columns columns;
+  std::vector<int64_t>& keys = columns["keys"];
+  for (const LocalKeys& one : counts) {
+    columns["sequence"].push_back(one.sequence);
+    columns["query"].push_back(one.query);
+    keys.insert(keys.end(), one.keys.begin(), one.keys.end());
+  }
+  return columns_dict(std::move(columns));
+}
+
+/// Columns: step, sequence, position, rank, row of each token that is appended, and for every rank
+/// in turn keys of the sequence after it.
+nb::dict decode_steps(const LayoutBox& box, int64_t steps) {
+  const std::vector<AppendedKey> appended = take(
+      unlocked([&] { return grow_cache(box.plan.scenario, box.plan.layout, steps); }), kScenario);
+  Columns columns;
+  std::vector<int64_t>& keys = columns["keys"];
+  for (const AppendedKey& one : appended) {
+    columns["step"].push_back(one.step);
+    columns["sequence"].push_back(one.sequence);
+    columns["position"].push_back(one.position);
+    columns["rank"].push_back(one.rank);
+    columns["row"].push_back(one.row);
+    keys.insert(keys.end(), one.keys.begin(), one.keys.end());
+  }
+  return columns_dict(std::move(columns));
+}
+
 std::string plan_document(const PlanBox& box, bool is_summary) {
   return unlocked([&] {
     const PlanSummary summary = summarise(box.checked.plan());
@@ -251,7 +292,7 @@ std::string whole_plan(const PlanBox& box) {
 /// forward, 1 backward), kind (StageKind), item, step, rank (a transfer's sender), to, bytes,
 /// pairs.
 nb::dict plan_items(const PlanBox& box) {
-  std::map<const char*, std::vector<int64_t>> columns;
+  Columns columns;
   const auto add = [&](const ItemId& id, StepId step, RankId rank, int64_t to, int64_t bytes,
                        int64_t pairs) {
     columns["pass"].push_back(id.direction == Direction::backward ? 1 : 0);
@@ -277,9 +318,7 @@ nb::dict plan_items(const PlanBox& box) {
       }
     });
   }
-  nb::dict all;
-  for (auto& [name, values] : columns) all[name] = to_numpy(std::move(values));
-  return all;
+  return columns_dict(std::move(columns));
 }
 
 /// The plan as TransformerEngine would run it: as a document, or as lines for people.
@@ -386,7 +425,9 @@ void bind_scenario(nb::module_& module) {
           },
           "full"_a)
       .def("ids", &token_ids, "rank"_a, "is_kv"_a)
-      .def("places", &token_places, "rank"_a, "is_kv"_a);
+      .def("places", &token_places, "rank"_a, "is_kv"_a)
+      .def("local_keys", &local_keys)
+      .def("decode_steps", &decode_steps, "steps"_a);
   nb::class_<PlanBox>(module, "Plan")
       .def_prop_ro("hash", [](const PlanBox& box) { return to_hex(box.checked.plan().hash); })
       .def("document", &plan_document, "is_summary"_a)

@@ -7,10 +7,12 @@
 #include "reference/plan_walker.h"
 #include "reference/python/arrays.h"
 #include "reference/python/boxes.h"
+#include "sim/clock/crossover.h"
 #include "sim/clock/search.h"
 #include "sim/documents/comparison_text.h"
 #include "sim/documents/diff_text.h"
 #include "sim/documents/fault_text.h"
+#include "sim/documents/forecast_text.h"
 #include "sim/documents/timeline_text.h"
 #include "sim/documents/verdict_text.h"
 #include "sim/findings/run_document.h"
@@ -241,33 +243,71 @@ Documents timeline(const ScenarioBox& box, const std::string& cluster_name,
   return take(std::move(made), kScenario);
 }
 
+std::optional<Error> refuse_plan_document(const ScenarioBox& box, const char* caller) {
+  if (box.loaded.plan == nullptr) return std::nullopt;
+  return make_bad_input(
+      std::string(caller) + " plans the split by itself, and a plan document is one that is made",
+      "take a scenario", box.loaded.path);
+}
+
 ComparisonBox compare(const ScenarioBox& box, const std::string& cluster_name,
                       const std::string& folder, const std::string& stack,
-                      const std::vector<int64_t>& dispatch_chunks,
-                      const std::optional<double>& memory_gib,
+                      const std::vector<int64_t>& dispatch_chunks, int32_t reshards,
+                      bool has_crossover, const std::optional<double>& memory_gib,
                       const std::optional<std::tuple<double, int64_t, uint64_t>>& search) {
   Interruptible interruptible;
-  auto made = [&]() -> Result<Candidates> {
+  auto made = [&]() -> Result<ComparisonBox> {
     const nb::gil_scoped_release release;
-    if (box.loaded.plan != nullptr)
-      return make_bad_input(
-          "compare plans the split by itself, and a plan document is one that is made",
-          "take a scenario", box.loaded.path);
+    if (const auto error = refuse_plan_document(box, "compare")) return *error;
     Result<Cluster> cluster = load_cluster(cluster_name, folder);
     if (!cluster) return cluster.error();
     if (memory_gib) cluster.value().device.memory_gib = *memory_gib;
     SearchOptions options;
-    options.candidates = {.stack = stack, .control = interruptible.control()};
+    options.candidates = {.stack = stack, .reshards = reshards, .control = interruptible.control()};
     if (!dispatch_chunks.empty()) options.candidates.dispatch_chunks = dispatch_chunks;
     if (search) std::tie(options.seconds, options.tries, options.seed) = *search;
     Result<Candidates> candidates =
         search ? search_candidates(box.scenario(), cluster.value(), options)
                : compare_candidates(box.scenario(), cluster.value(), options.candidates);
     if (!candidates) return locate_keys(candidates.error(), box.loaded.text, box.loaded.path);
-    return candidates;
+    ComparisonBox compared{std::move(candidates).value(), box.scenario()};
+    if (!has_crossover) return compared;
+    Result<Crossover> crossover =
+        find_crossover(box.scenario(), cluster.value(), options.candidates);
+    if (!crossover) return locate_keys(crossover.error(), box.loaded.text, box.loaded.path);
+    compared.crossover = std::move(crossover).value();
+    return compared;
   }();
   interruptible.rethrow();
-  return {take(std::move(made), kScenario), box.scenario()};
+  return take(std::move(made), kScenario);
+}
+
+/// The document, the text and the table of `forecast`.
+std::tuple<std::string, std::string, std::string> forecast(
+    const ScenarioBox& box, const std::string& cluster_name, const std::string& folder,
+    const std::string& stack, int64_t windows, int64_t replicas, int64_t microbatches,
+    const std::optional<uint64_t>& seed) {
+  Interruptible interruptible;
+  auto made = [&]() -> Result<Forecast> {
+    const nb::gil_scoped_release release;
+    if (const auto error = refuse_plan_document(box, "forecast")) return *error;
+    const Result<Cluster> cluster = load_cluster(cluster_name, folder);
+    if (!cluster) return cluster.error();
+    Result<Forecast> found = forecast_windows(box.scenario(), cluster.value(),
+                                              {.stack = stack,
+                                               .windows = windows,
+                                               .replicas = replicas,
+                                               .microbatches = microbatches,
+                                               .first_seed = seed,
+                                               .control = interruptible.control()});
+    if (!found) return locate_keys(found.error(), box.loaded.text, box.loaded.path);
+    return found;
+  }();
+  interruptible.rethrow();
+  const Forecast found = take(std::move(made), kScenario);
+  std::ostringstream text;
+  write_forecast_text(found, text);
+  return {forecast_json(found), text.str(), forecast_csv(found)};
 }
 
 /// The scenario split as the best candidate says, as TOML text, and the order of tokens [rank]
@@ -317,7 +357,10 @@ void bind_runs(nb::module_& module) {
         return types;
       });
   nb::class_<ComparisonBox>(module, "Comparison")
-      .def("document", [](const ComparisonBox& box) { return comparison_json(box.candidates); })
+      .def("document",
+           [](const ComparisonBox& box) {
+             return comparison_json(box.candidates, box.crossover ? &*box.crossover : nullptr);
+           })
       .def("best_way", &best_way)
       .def("csv", [](const ComparisonBox& box) { return comparison_csv(box.candidates); })
       .def(
@@ -325,6 +368,7 @@ void bind_runs(nb::module_& module) {
           [](const ComparisonBox& box, bool full) {
             std::ostringstream out;
             write_comparison_text(box.candidates, full, out);
+            if (box.crossover) write_crossover_text(*box.crossover, out);
             return out.str();
           },
           "full"_a);
@@ -340,7 +384,10 @@ void bind_runs(nb::module_& module) {
   module.def("timeline", &timeline, "scenario"_a, "cluster"_a, "folder"_a, "stack"_a,
              "plan"_a.none());
   module.def("compare", &compare, "scenario"_a, "cluster"_a, "folder"_a, "stack"_a,
-             "dispatch_chunks"_a, "memory_gib"_a.none(), "search"_a.none());
+             "dispatch_chunks"_a, "reshards"_a, "crossover"_a, "memory_gib"_a.none(),
+             "search"_a.none());
+  module.def("forecast", &forecast, "scenario"_a, "cluster"_a, "folder"_a, "stack"_a, "windows"_a,
+             "replicas"_a, "microbatches"_a, "seed"_a.none());
 }
 
 }  // namespace cpscope::python

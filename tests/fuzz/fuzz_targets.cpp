@@ -281,7 +281,7 @@ constexpr std::array<std::string_view, 8> kLayouts{"",       "ring",  "zigzag", 
 ImportRequest request_of(std::string_view header) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(header[i]); };
   ImportRequest request;
-  request.source = static_cast<OrderSource>(byte(0) % 6);
+  request.source = static_cast<OrderSource>(byte(0) % 7);
   request.layout = std::string(kLayouts[byte(1) % kLayouts.size()]);
   request.cp_size = byte(2);
   // Mostly one that is not refused at once.

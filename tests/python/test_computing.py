@@ -80,6 +80,40 @@ def test_a_comparison_is_that_of_the_program(program):
     assert len(fewer.candidates) < len(comparison.candidates)
 
 
+def test_a_comparison_counts_reshards_and_finds_the_crossover_of_the_program(program):
+    file = ROOT / "scenarios" / "zigzag.toml"
+    scenario = cpscope.Scenario.load(file)
+    found = scenario.compare("h200x8", reshards=2, crossover=True)
+    assert found.document == program("compare", file, "--cluster", "h200x8", "--reshards", 2, "--crossover")
+    assert found.crossover["keys"] == 256 and found.crossover["text"] in str(found)
+    assert any(one["reshard_us"] > 0 for one in found.candidates if one["status"] == "predicted")
+    assert scenario.compare("h200x8").crossover is None
+    for wrong in (-1, 65, 1.5):
+        with pytest.raises(cpscope.InputError, match="reshards must be a whole number from 0 to 64"):
+            scenario.compare("h200x8", reshards=wrong)
+
+
+def test_a_forecast_is_that_of_the_program(program, tmp_path):
+    file = ROOT / "scenarios" / "drawn_window.toml"
+    scenario = cpscope.Scenario.load(file)
+    forecast = scenario.forecast("h200_ib", windows=np.int64(5), replicas=4, seed=9)
+    assert forecast.document == program("forecast", file, "--cluster", "h200_ib", "--windows", 5, "--replicas", 4, "--seed", 9)
+    assert [one["seed"] for one in forecast.windows] == [9, 10, 11, 12, 13]
+    assert [one["replicas"] for one in forecast.replicas] == [1, 2, 4]
+    assert len(forecast.csv().splitlines()) == 6 and str(forecast).startswith("5 windows of ")
+    several = scenario.forecast("h200_ib", windows=3, microbatches=2)
+    assert several.document == program("forecast", file, "--cluster", "h200_ib", "--windows", 3, "--microbatches", 2)
+    for wrong, text in ((dict(windows=0), "windows must be a whole number from 1"), (dict(replicas=1.5), "replicas must be"),
+                        (dict(microbatches=1 << 20), "microbatches must be"), (dict(seed=-1), "seed must be")):
+        with pytest.raises(cpscope.InputError, match=text):
+            scenario.forecast("h200_ib", **wrong)
+    with pytest.raises(cpscope.RefusedError, match="seed|generator"):
+        cpscope.Scenario.load("zigzag").forecast("h200x8")
+    with pytest.raises(cpscope.Error, match="forecast plans the split by itself"):
+        (tmp_path / "plan.json").write_text(cpscope.Scenario.load("zigzag").plan()._core.whole())
+        cpscope.Scenario.load(tmp_path / "plan.json").forecast("h200x8")
+
+
 def test_a_search_gives_the_scenario_of_its_best_way(program, tmp_path):
     file = ROOT / "scenarios" / "one_long_many_short.toml"
     scenario = cpscope.Scenario.load(file)

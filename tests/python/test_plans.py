@@ -28,6 +28,46 @@ def test_every_shipped_scenario_has_a_layout():
         assert sorted(np.concatenate(layout.q_index)) == list(range(layout.tokens)), name
 
 
+def test_local_keys_and_decode_steps_are_those_of_the_program(program):
+    file = "scenarios/decode_drafts.toml"
+    layout = cpscope.Scenario.load("decode_drafts").layout()
+    told = program("layout", file, "--local-keys", "--decode-steps", 3)
+    for columns, rows in ((layout.local_keys(), told["local_keys"]), (layout.decode_steps(3), told["decode_steps"])):
+        assert set(columns) == set(rows[0])
+        for name, column in columns.items():
+            assert column.dtype == np.int64 and column.tolist() == [row[name] for row in rows], name
+    for steps in (0, 1.5, 1 << 23):
+        with pytest.raises(cpscope.InputError, match="steps must be a whole number"):
+            layout.decode_steps(steps)
+    with pytest.raises(cpscope.RefusedError, match="stripe"):
+        cpscope.Scenario.load("zigzag").layout().decode_steps(1)
+    empty = cpscope.Scenario.of(lengths=[0, 0], heads=1, head_dim=8, cp_size=2, layout="striped").layout()
+    assert empty.local_keys()["keys"].shape == (0, 2)
+
+
+def test_a_step_of_vllm_is_imported(tmp_path):
+    # Two ranks, blocks of 4 slots, interleave 2: requests of 5 cached and 2 new tokens, and of 3 new.
+    step = dict(query_start_loc=np.array([0, 2, 5], np.int32), block_table=np.array([[6, 0], [9, 0]], np.int32), block_size=4, seq_lens=[7, 3])
+    order = cpscope.from_vllm([[27, -1, 36, 37, -1], [-1, 26, -1, -1, 36]], **step, dcp_local_seq_lens=[[4, 2], [3, 1]])
+    assert order.differences == [] and order.interleaves == [(2, 2)]
+    assert [rank.tolist() for rank in order.ranks] == [[0, 2, 3], [1, 4]]
+    assert [rank.tolist() for rank in order.kv_ranks] == [[0, 1, 4, 5, 7, 8], [2, 3, 6, 9]]
+    assert (order.lengths, order.kv_lengths) == ([2, 3], [7, 3])
+    order.save(tmp_path / "order.json")
+    scenario = cpscope.Scenario.of(lengths=order.lengths, kv_lengths=order.kv_lengths, heads=2, head_dim=8, cp_size=2, cp_comm_type="gather_q",
+                                   attn_mask_type="causal_bottom_right", backward=False, layout="indices", indices_file=str(tmp_path / "order.json"))
+    assert scenario.run()
+    # Block tables alone, and the interleave that the engine was started with.
+    alone = cpscope.from_vllm(**step, cp_kv_cache_interleave_size=2, cp_size=2)
+    assert [rank.tolist() for rank in alone.kv_ranks] == [[0, 1, 4, 5, 7, 8], [2, 3, 6, 9]]
+    wrong = cpscope.from_vllm([[27, -1, 36, 37, -1], [-1, 22, -1, -1, 36]], **step)
+    assert wrong.differences == ["position 6 of request 0 is in slot 22 of rank 1, in block 5, which is not in the request's block table (1 of 5 new keys)"]
+    with pytest.raises(cpscope.InputError, match="position 5 of request 0 is in no rank's cache"):
+        cpscope.from_vllm([[-1, -1, 36, 37, -1], [-1, 26, -1, -1, 36]], **step)
+    with pytest.raises(cpscope.InputError, match="block_size must be a whole number: 4.5"):
+        cpscope.from_vllm([[0]], block_size=4.5)
+
+
 @pytest.mark.parametrize("owner", ["heads", "heads_replicated"])
 def test_ranks_that_own_heads_get_their_heads_of_all_queries(owner):
     scenario = cpscope.Scenario.of(lengths=[3, 1], kv_lengths=[40, 9], heads=7, kv_heads=1, head_dim=8, attn_mask_type="causal_bottom_right",

@@ -7,7 +7,7 @@
 `Scenario` is the main class: layout(), plan(), inputs(), oracle(), grade(), probe(), with_order(). Its class methods from_te,
 from_megatron, from_torch_cp, from_titan, from_magi, from_deepspeed, from_usp and from_ring_flash_attention read the objects of
 frameworks. `gather` collects the tensors of all ranks of a real run, `watch` grades a live training run; the functions from_te, from_megatron, from_torch,
-from_ring_flash_attention, from_usp and from_magi import token orders alone. Everything is computed on the CPU, with the GIL released.
+from_ring_flash_attention, from_usp, from_magi and from_vllm import token orders alone. Everything is computed on the CPU, with the GIL released.
 """
 from ._processor import load_core
 
@@ -21,17 +21,17 @@ from .grade import Grade
 from .html import Picture
 from ._keys import ScenarioKeys, keys, keys_page
 from .layout import Layout, Plan, Sequence
-from .order import Order, from_magi, from_megatron, from_ring_flash_attention, from_te, from_torch, from_usp
+from .order import Order, from_magi, from_megatron, from_ring_flash_attention, from_te, from_torch, from_usp, from_vllm
 from .probe import ProbeReport, Question
 from .record import Difference, Record, diff, read_record, write_record
-from .runs import Comparison, FaultReport, Run, Timeline, clusters, fault_list, faults
+from .runs import Comparison, FaultReport, Forecast, Run, Timeline, clusters, fault_list, faults
 from .scenario import Scenario, gather, mask_picture, shipped
 from .schedule import Block, Schedule, Step
 from ._schedule_items import ItemComparison
 from .watch import Call, Watch, watch
 
-__all__ = ["Block", "Call", "Comparison", "Complaint", "Difference", "Error", "FaultReport", "Grade", "InputError", "ItemComparison", "Layout", "Order", "Picture",
+__all__ = ["Block", "Call", "Comparison", "Complaint", "Difference", "Error", "FaultReport", "Forecast", "Grade", "InputError", "ItemComparison", "Layout", "Order", "Picture",
            "Plan", "ProbeReport", "Question", "Record", "RefusedError", "Run", "Scenario", "ScenarioError", "ScenarioKeys",
            "Schedule", "ScheduleError", "Sequence", "Step", "Timeline", "UnavailableError", "Verdict", "Watch", "WatchError", "__version__", "clusters", "diff", "fault_list", "faults", "keys",
            "keys_page", "mask_picture", "read_record", "testing", "write_record",
-           "from_magi", "from_megatron", "from_ring_flash_attention", "from_te", "from_torch", "from_usp", "gather", "shipped", "watch"]
+           "from_magi", "from_megatron", "from_ring_flash_attention", "from_te", "from_torch", "from_usp", "from_vllm", "gather", "shipped", "watch"]

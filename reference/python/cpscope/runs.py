@@ -6,6 +6,8 @@ import os
 import pathlib
 from typing import TYPE_CHECKING, Any, Sequence, cast
 
+import numpy as np
+
 from . import _core
 from ._errors import Complaint, RefusedError, UnavailableError, input_error
 from .grade import Grade
@@ -93,6 +95,13 @@ class Comparison:
         """The recommended way; None when there is none."""
         return next((one for one in self.candidates if one.get("is_best")), None)
 
+    @property
+    def crossover(self) -> dict[str, Any] | None:
+        """keys of the batch; points: queries, queries_travel and keys_travel (name and forward_us of the fastest way of the kind);
+        queries: from so many on sending keys is faster (None: never); text. None if it was not looked for."""
+        found: dict[str, Any] | None = self.document.get("crossover")
+        return found
+
     def scenario(self) -> Scenario:
         """The scenario split in the best way, with the order of tokens that a search has found; predicted times are
         those of `best`. Raises RefusedError when there is no best way."""
@@ -141,7 +150,7 @@ class Comparison:
 
 
 def compare(core: _core.Scenario, cluster: str | os.PathLike[str], stack: str, dispatch_chunks: Sequence[int],
-            memory: float | None, search: float | None, tries: int | None, seed: int) -> Comparison:
+            memory: float | None, search: float | None, tries: int | None, seed: int, reshards: int, crossover: bool) -> Comparison:
     for chunk in dispatch_chunks:
         if not isinstance(chunk, int) or chunk < 1:
             raise input_error(f"dispatch_chunks must be whole numbers above 0: {chunk!r}")
@@ -155,10 +164,54 @@ def compare(core: _core.Scenario, cluster: str | os.PathLike[str], stack: str, d
         raise input_error(f"tries must be a whole number above 0: {tries!r}")
     if not isinstance(seed, int) or not 0 <= seed < 1 << 63:
         raise input_error(f"seed must be a whole number from 0 on: {seed!r}")
+    if not isinstance(reshards, (int, np.integer)) or not 0 <= reshards <= 64:
+        raise input_error(f"reshards must be a whole number from 0 to 64: {reshards!r}")
     name, folder = cluster_of(cluster)
-    found = _core.compare(core, name, folder, stack, list(dispatch_chunks), None if memory is None else float(memory),
+    found = _core.compare(core, name, folder, stack, list(dispatch_chunks), int(reshards), bool(crossover), None if memory is None else float(memory),
                           None if search is None else (float(search), tries or 0, seed))
     return Comparison(found, os.path.dirname(core.path) or None)
+
+
+class Forecast:
+    """Predicted times of many packed windows, and of replicas that wait for the slowest; str() is the text of `cpscope forecast`."""
+
+    def __init__(self, document: str, text: str, table: str):
+        self.document: dict[str, Any] = json.loads(document)  #: the document of `cpscope forecast --json`
+        self.text = text
+        self._table = table
+
+    @property
+    def windows(self) -> list[dict[str, Any]]:
+        """Each window: seed, sequences, longest, forward_us, backward_us, total_us, memory_bytes, ..."""
+        found: list[dict[str, Any]] = self.document["windows"]
+        return found
+
+    @property
+    def replicas(self) -> list[dict[str, Any]]:
+        """Steps of 1, 2, 4, ... replicas: replicas, ranks, slowest_us, efficiency (any replica's time over the slowest's), ..."""
+        found: list[dict[str, Any]] = self.document["replicas"]
+        return found
+
+    def csv(self) -> str:
+        """A row for each window, as `cpscope forecast --csv` writes them."""
+        return self._table
+
+    def _repr_html_(self) -> str:
+        return pre(self.text)
+
+    def __repr__(self) -> str:
+        return self.text.rstrip("\n")
+
+
+def forecast(core: _core.Scenario, cluster: str | os.PathLike[str], stack: str, windows: int, replicas: int | None, microbatches: int,
+             seed: int | None) -> Forecast:
+    for name, number, most in (("windows", windows, 1 << 20), ("replicas", replicas, 1 << 18), ("microbatches", microbatches, 1 << 18)):
+        if number is not None and (not isinstance(number, (int, np.integer)) or not 1 <= number <= most):
+            raise input_error(f"{name} must be a whole number from 1 to {most}: {number!r}")
+    if seed is not None and (not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 63):
+        raise input_error(f"seed must be a whole number from 0 on: {seed!r}")
+    return Forecast(*_core.forecast(core, *cluster_of(cluster), stack, int(windows), int(replicas or 0), int(microbatches),
+                                   None if seed is None else int(seed)))
 
 
 class FaultReport:

@@ -22,7 +22,7 @@ from .layout import Layout, Plan
 from .order import Order, boundaries_of, text_of
 from .presets import Presets
 from .probe import ProbeReport, Question
-from .runs import Comparison, Run, Timeline, cluster_of, compare, run
+from .runs import Comparison, Forecast, Run, Timeline, cluster_of, compare, forecast, run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -402,14 +402,29 @@ class Scenario(Presets):
         return Timeline(*_core.timeline(self._core, *cluster_of(cluster), stack, None))
 
     def compare(self, cluster: str | os.PathLike[str], stack: str = "", dispatch_chunks: Sequence[int] = (), *, memory: float | None = None,
-                search: float | None = None, tries: int | None = None, seed: int = 1) -> Comparison:
+                search: float | None = None, tries: int | None = None, seed: int = 1, reshards: int = 0,
+                crossover: bool = False) -> Comparison:
         """All communication types and layouts for this batch on a cluster, predicted, fastest first.
 
         memory: GiB that attention may use on one GPU; None: the cluster's. search: seconds for a search that also tries
         every choice of the types' keys, and moves chunks of tokens between ranks (`cpscope compare --search`); None: no
         search. tries: ends it after so many plans, which are the same on every machine. seed: of the chunks drawn.
+        reshards: changes between the way's order and consecutive tokens in the forward of a layer, up to 64, for layers
+        that need tokens in order. crossover: also finds from how many queries on sending keys is faster than sending queries,
+        for the batch's keys (`Comparison.crossover`).
         """
-        return compare(self._core, cluster, stack, dispatch_chunks, memory, search, tries, seed)
+        return compare(self._core, cluster, stack, dispatch_chunks, memory, search, tries, seed, reshards, crossover)
+
+    def forecast(self, cluster: str | os.PathLike[str], stack: str = "", *, windows: int = 256, replicas: int | None = None,
+                 microbatches: int = 1, seed: int | None = None) -> Forecast:
+        """Step times over many packed windows, and what data-parallel replicas lose by waiting for the slowest, predicted.
+
+        The batch must come from a generator that draws. windows: how many are drawn, with generator seeds counted up from
+        `seed` (None: the scenario's). replicas: of cp_size ranks each; None: 64, or as many as the cluster holds.
+        microbatches: windows that each replica works on before it waits. RefusedError: a batch that no seed changes, more
+        ranks than GPUs, a window that cannot be planned; UnavailableError: no times for these heads.
+        """
+        return forecast(self._core, cluster, stack, windows, replicas, microbatches, seed)
 
     def _of_rank(self, tensors: dict[str, Array], rank: int) -> dict[str, Array]:
         layout = self.layout()

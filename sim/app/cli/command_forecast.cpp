@@ -1,6 +1,6 @@
 #include "sim/app/cli/commands.h"
-#include "sim/app/predict/forecast_text.h"
 #include "sim/base/whole_file.h"
+#include "sim/documents/forecast_text.h"
 #include "sim/findings/progress_bar.h"
 #include "sim/scenario/scenario_folder.h"
 

@@ -1,4 +1,4 @@
-#include "sim/app/predict/forecast_text.h"
+#include "sim/documents/forecast_text.h"
 
 #include "sim/documents/json_text.h"
 
