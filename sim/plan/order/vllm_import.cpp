@@ -118,7 +118,7 @@ class StepImport {
 
   std::optional<Error> choose_interleave() {
     interleave_ = step_.interleave;
-    if (step_.slots == nullptr || step_.num_new() == 0) return std::nullopt;
+    if (step_.slots == nullptr) return std::nullopt;
     const std::vector<OwnedKeys> keys = owned_keys();
     std::vector<InterleaveRange> possible;
     if (interleave_ == 0) {

@@ -166,8 +166,7 @@ Result<CacheStep> read_vllm_step(const ImportRequest& request, int64_t ranks,
                                       step.slots->lists.size(), ranks));
   const size_t requests = count_requests(request).value_or(lengths ? lengths->size() : 1);
   if (!lengths && (step.slots == nullptr || requests != 1))
-    return make_bad_input(fmt::format("the boundaries of {} requests are missing", requests),
-                          "give query_start_loc");
+    return make_bad_input("the boundaries of the new tokens are missing", "give query_start_loc");
   if (lengths) {
     step.lengths = std::move(*lengths);
   } else {
@@ -175,6 +174,8 @@ Result<CacheStep> read_vllm_step(const ImportRequest& request, int64_t ranks,
   }
   // Requests without tokens at the end pad a captured graph where other lists do not have them.
   while (step.lengths.size() > requests && step.lengths.back() == 0) step.lengths.pop_back();
+  if (step.num_new() == 0)
+    return make_bad_input("there are no new tokens", "give a step in which a request has some");
   if (auto error = read_computed(request, step)) return *error;
   step.has_cached = std::any_of(step.computed.begin(), step.computed.end(),
                                 [](int64_t count) { return count > 0; });

@@ -488,8 +488,15 @@ TEST(ImportOfVllm, RejectsWhatIsLostMissingOrImpossible) {
               r.cp_size = 2;
             }),
             "the slots are missing: slot_mapping");
+  EXPECT_EQ(error_with([](ImportRequest& r) {
+              rows_of(r, "query_start_loc") = {{0, 0, 0, 0}};
+              rows_of(r, "slot_mapping") = {{}, {}};
+            }),
+            "there are no new tokens");
+  EXPECT_EQ(error_with([](ImportRequest& r) { rows_of(r, "slot_mapping").clear(); }),
+            "the number of ranks is missing");
   EXPECT_EQ(error_with([](ImportRequest& r) { r = without(r, {"query_start_loc"}); }),
-            "the boundaries of 3 requests are missing");
+            "the boundaries of the new tokens are missing");
 }
 
 TEST(ImportOfVllm, SaysWhatKeysWithoutLengthsAreTakenFor) {
