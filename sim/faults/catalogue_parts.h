@@ -3,6 +3,7 @@
 // Private to sim/faults: declarations shared by the parts of the catalogue.
 
 #include "sim/faults/fault.h"
+#include "sim/plan/visit_items.h"
 
 #include <functional>
 #include <optional>
@@ -47,5 +48,17 @@ std::optional<PlantedFault> plant_slices(const Plan& healthy, std::string what,
 /// Short form for planters.
 FaultSite forward_site(StageKind kind, RankId rank, StepId step, int64_t item);
 FaultSite backward_site(StageKind kind, RankId rank, StepId step, int64_t item);
+
+/// A mistake whose first effect is in the forward item of this index.
+template <class Item>
+std::optional<PlantedFault> plant_at(const std::vector<Item>& items, std::optional<int64_t> index,
+                                     StageKind kind, Mistake mistake, std::string what,
+                                     MistakeSite where = {}) {
+  if (!index) return std::nullopt;
+  const Item& item = items[static_cast<size_t>(*index)];
+  return PlantedFault{.site = forward_site(kind, target_rank_of(item), item.step, *index),
+                      .what = std::move(what),
+                      .mistake = plant_mistake(mistake, where)};
+}
 
 }  // namespace cpscope

@@ -1,6 +1,5 @@
 #include "sim/faults/catalogue_parts.h"
 #include "sim/faults/plan_edits.h"
-#include "sim/plan/visit_items.h"
 
 #include <utility>
 
@@ -8,18 +7,6 @@
 
 namespace cpscope {
 namespace {
-
-/// A mistake whose first effect is in the forward item of this index.
-template <class Item>
-std::optional<PlantedFault> plant_at(const std::vector<Item>& items, std::optional<int64_t> index,
-                                     StageKind kind, Mistake mistake, std::string what,
-                                     MistakeSite where = {}) {
-  if (!index) return std::nullopt;
-  const Item& item = items[static_cast<size_t>(*index)];
-  return PlantedFault{.site = forward_site(kind, target_rank_of(item), item.step, *index),
-                      .what = std::move(what),
-                      .mistake = plant_mistake(mistake, where)};
-}
 
 /// A mistake of every compute: its first effect is in the first one that has work.
 std::optional<PlantedFault> plant_in_computes(const Plan& healthy, Mistake mistake,

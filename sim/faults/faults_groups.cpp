@@ -1,4 +1,5 @@
 #include "sim/faults/catalogue_parts.h"
+#include "sim/faults/plan_edits.h"
 #include "sim/plan/band.h"
 #include "sim/plan/token_run.h"
 
@@ -78,6 +79,69 @@ std::optional<PlantedFault> plant_drafts_by_local_length(const Plan& healthy) {
                       });
 }
 
+int32_t block_of(int32_t rank, int32_t size) { return rank / size * size; }
+
+/// Every message inside a group goes as far round the block of the rank that posts it.
+void move_into_blocks(const CpGroup& group, RankPosts& posts) {
+  for (int32_t rank = group.first_rank; rank < group.first_rank + group.size; ++rank) {
+    const int32_t block = block_of(rank, group.size);
+    for (std::vector<Post>& together : posts.groups[RankId{rank}]) {
+      for (Post& post : together) {
+        const int32_t peer = to_index(post.peer);
+        if (!group.has(peer)) continue;
+        const int32_t place = (peer - block + group.size) % group.size;
+        post.peer = RankId{block + place};
+      }
+    }
+  }
+}
+
+/// Every rank counts the last key as its own; all but the one that stores it read a row behind
+/// their keys.
+std::optional<PlantedFault> plant_local_length_too_long(const Plan& healthy) {
+  if (healthy.layout.slots.sequences.size() != 1) return std::nullopt;
+  const SlotSide slot = healthy.layout.slots.sequences.front().side(Side::kv);
+  if (slot.valid == 0) return std::nullopt;
+  const int64_t last = slot.valid_end() - 1;
+  return plant_slices(
+      healthy, "ranks that do not store the last key count it in their local length",
+      [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
+        const std::vector<int64_t> tokens = expand(healthy.list(item.kv_tokens));
+        const int32_t rows = count_valid(healthy, Side::q, item.q_tokens);
+        const int32_t keys = count_valid(healthy, Side::kv, item.kv_tokens);
+        const bool stores_last = std::find(tokens.begin(), tokens.end(), last) != tokens.end();
+        if (rows == 0 || stores_last || keys == std::ssize(tokens)) return;
+        slices = {{0, rows, 0, keys + 1, -rows, keys + 1}};
+      });
+}
+
+/// Ranks of a group look up the communicator of the block of as many ranks that they are in, which
+/// is not the group where it does not begin at a multiple of its size.
+std::optional<PlantedFault> plant_group_across_blocks(const Plan& healthy) {
+  for (const CpRound& round : healthy.layout.rounds) {
+    for (const CpGroup& group : round.groups) {
+      if (group.first_rank % group.size == 0) continue;
+      const auto hop = find_item(healthy.forward.transfers, [&](const TransferItem& item) {
+        return to_index(item.src) == group.first_rank && item.dst != item.src &&
+               group.has(to_index(item.dst));
+      });
+      if (!hop) continue;
+      const TransferItem& first = healthy.forward.transfers[static_cast<size_t>(*hop)];
+      return PlantedFault{
+          .site = forward_site(StageKind::transfer, first.src, first.step, *hop),
+          .what = fmt::format("ranks {} to {} exchange rows in the groups of ranks {} to {} and {} "
+                              "to {}",
+                              group.first_rank, group.first_rank + group.size - 1,
+                              block_of(group.first_rank, group.size),
+                              block_of(group.first_rank, group.size) + group.size - 1,
+                              block_of(group.first_rank, group.size) + group.size,
+                              block_of(group.first_rank, group.size) + 2 * group.size - 1),
+          .posts = [group](RankPosts& posts) { move_into_blocks(group, posts); }};
+    }
+  }
+  return std::nullopt;
+}
+
 /// A rank that has no key of a request returns zeros, whose lse is -inf.
 std::optional<PlantedFault> plant_empty_as_zero(const Plan& healthy) {
   const auto& items = healthy.forward.merges;
@@ -110,6 +174,19 @@ std::vector<Fault> group_faults() {
                                              .parallel = sizes + "[2, 2, 1]"}),
                               "no group has four ranks"},
        .plant = plant_group_in_halves},
+      {.name = "group_across_two_communicators",
+       .field_class = "M14",
+       .place = FaultPlace::executor,
+       .detector = Detector::liveness,
+       .source = "NVIDIA/Megatron-LM PR#7141",
+       .wild = "The scheduler gave a sample to ranks 2 to 5, where communicators of four ranks are "
+               "those of ranks 0 to 3 and 4 to 7: its group shared ranks with both.",
+       .scenario =
+           scenario_text({.batch = "lengths = [17, 64, 30]", .parallel = sizes + "[1, 2, 1]"}),
+       .blind = BlindScenario{scenario_text({.batch = "lengths = [64, 17, 30]",
+                                             .parallel = sizes + "[2, 1, 1]"}),
+                              "the group of two begins at an even rank"},
+       .plant = plant_group_across_blocks},
       {.name = "rope_of_all_ranks_in_a_group",
        .field_class = "M11",
        .place = FaultPlace::inputs,
@@ -160,6 +237,26 @@ std::vector<Fault> group_faults() {
                                              .numerics = "dtype = \"fp32\"\nbackward = false"}),
                               "a single query sees all keys"},
        .plant = plant_drafts_by_local_length},
+      {.name = "local_length_one_too_long",
+       .field_class = "M15",
+       .place = FaultPlace::plan,
+       .detector = Detector::count,
+       .source = "vllm-project/vllm#50391",
+       .wild = "Tokens were accepted, and every rank of a decoder added their number to the length "
+               "of its own keys. Each key is on one rank: the others read slots behind theirs.",
+       .scenario = scenario_text({.attention = bottom_right,
+                                  .batch = "lengths = [1]\nkv_lengths = [45]\nkv_slots = [56]",
+                                  .parallel = drafts,
+                                  .numerics = "dtype = \"fp32\"\nbackward = false"}),
+       .blind = BlindScenario{scenario_text({.attention = bottom_right,
+                                             .batch = "lengths = [1]\nkv_lengths = [45]\n"
+                                                      "kv_slots = [56]",
+                                             .parallel = "cp_size = 1\ncp_comm_type = "
+                                                         "\"gather_q\"\nlayout = \"striped\"\n"
+                                                         "stripe = 4",
+                                             .numerics = "dtype = \"fp32\"\nbackward = false"}),
+                              "the only rank stores all keys"},
+       .plant = plant_local_length_too_long},
   };
 }
 
