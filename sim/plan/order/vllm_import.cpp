@@ -85,7 +85,7 @@ class StepImport {
     const auto lost = std::find(owners_.begin(), owners_.end(), -1);
     if (lost == owners_.end()) return std::nullopt;
     return make_bad_input(place_of_token(lost - owners_.begin()) + " is in no rank's cache",
-                          "each token has one owner");
+                          "each token has one owner: are the lists of all ranks here?");
   }
 
   /// The new keys by request and rank, neighbours on one rank together.
