@@ -12,6 +12,9 @@
 namespace cpscope {
 namespace {
 
+// Stands in tables for blocks that a window has left behind (vllm/v1/core/block_pool.py).
+constexpr int64_t kNullBlock = 0;
+
 std::string place(size_t request, int64_t position) {
   return fmt::format("position {} of request {}", position, request);
 }
@@ -30,7 +33,7 @@ class StepImport {
     }
     if (auto error = choose_interleave()) return *error;
     if (step_.slots != nullptr && !step_.blocks.empty()) compare_with_tables();
-    if (auto error = place_keys()) return *error;
+    place_keys();
     if (local_lengths != nullptr) {
       if (auto error = compare_local_lengths(*local_lengths)) return *error;
     }
@@ -81,11 +84,29 @@ class StepImport {
                                 "each token has one owner");
         owner = static_cast<int32_t>(rank);
       }
+      if (auto error = refuse_slot_of_two(rank, tokens)) return error;
     }
     const auto lost = std::find(owners_.begin(), owners_.end(), -1);
     if (lost == owners_.end()) return std::nullopt;
     return make_bad_input(place_of_token(lost - owners_.begin()) + " is in no rank's cache",
                           "each token has one owner: are the lists of all ranks here?");
+  }
+
+  /// Two new tokens that a rank writes to one slot.
+  std::optional<Error> refuse_slot_of_two(int64_t rank, int64_t tokens) const {
+    std::vector<std::pair<int64_t, int64_t>> written;  // slot, token
+    for (int64_t token = 0; token < tokens; ++token) {
+      if (slot_of_token(rank, token) >= 0) written.emplace_back(slot_of_token(rank, token), token);
+    }
+    std::sort(written.begin(), written.end());
+    const auto twice =
+        std::adjacent_find(written.begin(), written.end(),
+                           [](const auto& a, const auto& b) { return a.first == b.first; });
+    if (twice == written.end()) return std::nullopt;
+    return make_bad_input(
+        fmt::format("rank {} stores {} and {} in slot {}", rank, place_of_token(twice->second),
+                    place_of_token(twice[1].second), twice->first),
+        "a slot holds one token");
   }
 
   /// The new keys by request and rank, neighbours on one rank together.
@@ -201,14 +222,19 @@ class StepImport {
 
   /// Differences for slots that the block tables do not have, or have for another position.
   void compare_with_tables() {
-    int64_t outside = 0, elsewhere = 0;
-    std::string first_outside, first_elsewhere;
+    int64_t nulls = 0, outside = 0, elsewhere = 0;
+    std::string first_null, first_outside, first_elsewhere;
     for_each_new([&](size_t r, int64_t position, int64_t token) {
       const int64_t owner = owners_[static_cast<size_t>(token)], slot = slot_of_token(owner, token),
                     expected = step_.slot(r, position, interleave_);
-      if (slot == expected) return;
-      const std::vector<int64_t>& blocks = step_.blocks[r];
       const int64_t block = slot / step_.block_size;
+      if (block == kNullBlock && nulls++ == 0)
+        first_null = fmt::format(
+            "{} is in slot {} of rank {}, in vLLM's null block, which no "
+            "request has",
+            place(r, position), slot, owner);
+      if (slot == expected || block == kNullBlock) return;
+      const std::vector<int64_t>& blocks = step_.blocks[r];
       if (std::find(blocks.begin(), blocks.end(), block) == blocks.end()) {
         if (outside++ == 0)
           first_outside = fmt::format(
@@ -222,13 +248,13 @@ class StepImport {
               place(r, position), slot, owner, interleave_, expected);
       }
     });
-    if (outside > 0)
-      order_.differences.push_back(
-          fmt::format("{} ({} of {} new keys)", first_outside, outside, step_.num_new()));
-    if (elsewhere > 0)
-      order_.differences.push_back(
-          fmt::format("{} ({} of {} new keys)", first_elsewhere, elsewhere, step_.num_new()));
-    if (outside + elsewhere == 0)
+    for (const auto& [count, first] :
+         {std::pair{nulls, first_null}, {outside, first_outside}, {elsewhere, first_elsewhere}}) {
+      if (count > 0)
+        order_.differences.push_back(
+            fmt::format("{} ({} of {} new keys)", first, count, step_.num_new()));
+    }
+    if (nulls + outside + elsewhere == 0)
       order_.notes.push_back("every slot is where the block tables put it");
   }
 
@@ -245,7 +271,7 @@ class StepImport {
     return place(r, id);
   }
 
-  std::optional<Error> place_keys() {
+  void place_keys() {
     const bool knows_slots = !step_.blocks.empty() || !step_.has_cached;
     std::vector<std::vector<PlacedKey>> placed(static_cast<size_t>(step_.ranks));
     int32_t id = 0;
@@ -266,7 +292,7 @@ class StepImport {
       std::vector<PlacedKey>& keys = placed[static_cast<size_t>(rank)];
       std::stable_sort(keys.begin(), keys.end(),
                        [](const PlacedKey& a, const PlacedKey& b) { return a.slot < b.slot; });
-      if (auto error = refuse_written_twice(rank, keys)) return error;
+      name_overwritten(rank, keys);
     }
     name_reused_blocks();
     take_order(placed);
@@ -274,30 +300,31 @@ class StepImport {
       order_.notes.push_back(
           "without block_table the slots of cached keys are unknown: a rank's keys are by request "
           "and position");
-    return std::nullopt;
   }
 
-  /// A slot that two new tokens write is an error; one that holds a cached key, a difference.
-  std::optional<Error> refuse_written_twice(int64_t rank, const std::vector<PlacedKey>& keys) {
-    for (size_t i = 0; i + 1 < keys.size(); ++i) {
-      const PlacedKey &a = keys[i], &b = keys[i + 1];
-      if (a.slot != b.slot || (!a.is_new && !b.is_new)) continue;
-      std::string text = fmt::format("rank {} stores {} and {} in slot {}", rank,
-                                     place_of_key(a.id), place_of_key(b.id), a.slot);
-      if (a.is_new && b.is_new) return make_bad_input(std::move(text), "a slot holds one token");
-      order_.differences.push_back(fmt::format("{}, where {} was in the cache before", text,
-                                               place_of_key(a.is_new ? b.id : a.id)));
-      return std::nullopt;
-    }
-    return std::nullopt;
+  /// A difference for the first slot that a new key shares with another one.
+  void name_overwritten(int64_t rank, const std::vector<PlacedKey>& keys) {
+    const auto twice = std::adjacent_find(
+        keys.begin(), keys.end(),
+        [](const auto& a, const auto& b) { return a.slot == b.slot && (a.is_new || b.is_new); });
+    if (twice == keys.end()) return;
+    const PlacedKey &a = *twice, &b = twice[1];
+    std::string text = fmt::format("rank {} stores {} and {} in slot {}", rank, place_of_key(a.id),
+                                   place_of_key(b.id), a.slot);
+    if (!a.is_new || !b.is_new)
+      text +=
+          fmt::format(", where {} was in the cache before", place_of_key(a.is_new ? b.id : a.id));
+    order_.differences.push_back(std::move(text));
   }
 
-  /// Blocks twice in one table are a difference; cached ones of several requests are a shared
-  /// prefix.
+  /// Blocks twice in one table are a difference, but the null block; cached ones of several
+  /// requests are a shared prefix.
   void name_reused_blocks() {
     std::vector<std::pair<int64_t, size_t>> used;  // block, request
     for (size_t r = 0; r < step_.blocks.size(); ++r) {
-      for (const int64_t block : step_.blocks[r]) used.emplace_back(block, r);
+      for (const int64_t block : step_.blocks[r]) {
+        if (block != kNullBlock) used.emplace_back(block, r);
+      }
     }
     std::sort(used.begin(), used.end());
     int64_t shared = 0;

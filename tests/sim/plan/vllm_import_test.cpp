@@ -399,6 +399,39 @@ TEST(ImportOfVllm, NamesACachedKeyThatANewOneOverwrites) {
                    "40, where position 0 of request 0 was in the cache before"}));
 }
 
+TEST(ImportOfVllm, KnowsTheNullBlock) {
+  // A window has left the first blocks of requests 0 and 2 behind.
+  Step step = make_step();
+  step.tables[0][0] = step.tables[2][0] = step.tables[2][1] = 0;
+  EXPECT_EQ(differences_of(lists_of(step)), Differences{});
+  // Request 1 has no block, and writes nevertheless.
+  step.tables[1][0] = 0;
+  for (auto& slots : step.slots) {
+    for (int64_t& slot : slots) slot -= slot / 8 == 7 ? 56 : 0;
+  }
+  EXPECT_EQ(
+      differences_of(lists_of(step)).front(),
+      "position 0 of request 1 is in slot 0 of rank 0, in vLLM's null block, which no request "
+      "has (3 of 13 new keys)");
+}
+
+TEST(ImportOfVllm, NamesASlotOfTwoWhateverElseIsThere) {
+  ImportRequest request = without(lists_of(make_step()), {"block_table", "block_size"});
+  rows_of(request, "slot_mapping")[0][11] = rows_of(request, "slot_mapping")[0][10];
+  EXPECT_EQ(to_text(import_order(with(request, "cp_kv_cache_interleave_size", {{4}})).error()),
+            "rank 0 stores position 1 of request 1 and position 2 of request 1 in slot 57; a slot "
+            "holds one token");
+  // By tables alone two requests write into one block.
+  Step step = make_step();
+  step.tables[1][0] = step.tables[0][1];
+  ImportRequest tables =
+      with(without(lists_of(step), {"slot_mapping"}), "cp_kv_cache_interleave_size", {{4}});
+  tables.cp_size = 2;
+  EXPECT_EQ(differences_of(tables).front(),
+            "rank 0 stores position 16 of request 0 and position 0 of request 1 in slot 48, where "
+            "position 16 of request 0 was in the cache before");
+}
+
 TEST(ImportOfVllm, SaysThatRequestsShareAPrefixAndNamesABlockTwiceInOneTable) {
   Step step = make_step();
   step.tables[2][0] = step.tables[0][0];
