@@ -22,21 +22,23 @@ std::string place(size_t request, int64_t position) {
 /// Imports one step; holds what its checks share.
 class StepImport {
  public:
-  explicit StepImport(const CacheStep& step) : step_(step) {
+  /// `local_lengths` may be null.
+  StepImport(const CacheStep& step, const NamedLists* local_lengths)
+      : step_(step), local_(local_lengths) {
     order_.cp_size = static_cast<int32_t>(step.ranks);
     order_.lengths = order_.slots = step.lengths;
+    for (size_t r = 0; r < step.lengths.size(); ++r) longest_ = std::max(longest_, step.total(r));
   }
 
-  Result<OrderImport> run(const NamedLists* local_lengths) {
+  Result<OrderImport> run() {
+    if (auto error = check_local_lengths()) return *error;
     if (step_.slots != nullptr) {
       if (auto error = find_owners()) return *error;
     }
     if (auto error = choose_interleave()) return *error;
     if (step_.slots != nullptr && !step_.blocks.empty()) compare_with_tables();
     place_keys();
-    if (local_lengths != nullptr) {
-      if (auto error = compare_local_lengths(*local_lengths)) return *error;
-    }
+    if (local_ != nullptr) compare_local_lengths();
     return std::move(order_);
   }
 
@@ -144,7 +146,10 @@ class StepImport {
     std::vector<InterleaveRange> possible;
     if (interleave_ == 0) {
       possible = find_interleaves(keys, step_.ranks, step_.block_size);
-      if (step_.block_size > 0) keep_those_of_slots(possible);
+      if (step_.block_size > 0)
+        keep_those(possible, [&](int64_t size) { return fits_offsets(size); });
+      if (local_ != nullptr)
+        keep_those(possible, [&](int64_t size) { return !find_wrong_length(size); });
       if (possible.empty()) {
         interleave_ = guess_interleave(keys, step_.ranks, step_.block_size);
         name_first_stray(
@@ -173,26 +178,36 @@ class StepImport {
     return std::nullopt;
   }
 
-  /// Leaves the interleaves that also explain where in its block each key is, unless none does:
-  /// then the slots are wrong, and compare_with_tables says where.
-  void keep_those_of_slots(std::vector<InterleaveRange>& possible) const {
-    std::vector<InterleaveRange> fitting;
+  /// Leaves the interleaves that meet a condition, unless none does: then what it is about is
+  /// wrong, and a comparison with one interleave says where. All from the longest request on are
+  /// alike.
+  template <class Meets>
+  void keep_those(std::vector<InterleaveRange>& possible, Meets meets) const {
+    std::vector<InterleaveRange> kept;
     for (const InterleaveRange& range : possible) {
-      for (int64_t size = range.first; size <= range.last; ++size) {
-        if (fits_offsets(size)) fitting.push_back({size, size});
+      const bool is_open = range.last < 0;
+      const int64_t last = is_open ? std::max(range.first, longest_) : range.last;
+      for (int64_t size = range.first; size <= last; ++size) {
+        if (!meets(size)) continue;
+        const bool goes_on = !kept.empty() && kept.back().last == size - 1;
+        if (!goes_on) kept.push_back({size, size});
+        kept.back().last = is_open && size == last ? -1 : size;
       }
     }
-    if (!fitting.empty()) possible = std::move(fitting);
+    if (!kept.empty()) possible = std::move(kept);
   }
 
   std::optional<Error> note_several() {
     const std::string text = describe_interleaves(order_.interleaves);
-    if (step_.has_cached)
+    const InterleaveRange& first = order_.interleaves.front();
+    const bool is_same_for_all =
+        order_.interleaves.size() == 1 && first.last < 0 && first.first >= longest_;
+    if (step_.has_cached && !is_same_for_all)
       return make_bad_input(
           "several interleaves explain the new keys, and each has other ranks for "
           "cached ones: " +
               text,
-          "give cp_kv_cache_interleave_size");
+          "give cp_kv_cache_interleave_size, or dcp_local_seq_lens");
     order_.notes.push_back(
         fmt::format("the ranks of all {} new keys are those of several interleaves: {}",
                     step_.num_new(), text));
@@ -366,34 +381,54 @@ class StepImport {
     order_.kv_slots = order_.kv_lengths;
   }
 
-  /// Keys of each request on each rank, as attention is told.
-  std::optional<Error> compare_local_lengths(const NamedLists& local) {
-    if (std::ssize(local.lists) != step_.ranks)
+  std::optional<Error> check_local_lengths() const {
+    if (local_ == nullptr) return std::nullopt;
+    if (std::ssize(local_->lists) != step_.ranks)
       return make_bad_input(fmt::format("{} must be one list a rank: {} lists, {} ranks",
-                                        local.name, local.lists.size(), step_.ranks));
-    for (int64_t rank = 0; rank < step_.ranks; ++rank) {
-      const std::vector<int64_t>& list = local.lists[static_cast<size_t>(rank)];
-      if (list.size() < step_.lengths.size())
+                                        local_->name, local_->lists.size(), step_.ranks));
+    for (size_t rank = 0; rank < local_->lists.size(); ++rank) {
+      if (local_->lists[rank].size() < step_.lengths.size())
         return make_bad_input(
-            fmt::format("{} of rank {} has {} entries, the number of requests is {}", local.name,
-                        rank, list.size(), step_.lengths.size()));
-      for (size_t r = 0; r < step_.lengths.size(); ++r) {
-        const int64_t expected = keys_on_rank(step_.total(r), interleave_, step_.ranks, rank);
-        if (list[r] == expected) continue;
-        order_.differences.push_back(
-            fmt::format("{} of request {} on rank {} is {}; interleave {} gives it {} of {} keys",
-                        local.name, r, rank, list[r], interleave_, expected, step_.total(r)));
-        return std::nullopt;
-      }
+            fmt::format("{} of rank {} has {} entries, the number of requests is {}", local_->name,
+                        rank, local_->lists[rank].size(), step_.lengths.size()));
     }
-    order_.notes.push_back(local.name + " counts the keys of every rank");
     return std::nullopt;
   }
 
+  /// Where attention is told another number of keys than an interleave puts on a rank.
+  struct WrongLength {
+    size_t request = 0;
+    int64_t rank = 0, told = 0, expected = 0;
+  };
+  std::optional<WrongLength> find_wrong_length(int64_t size) const {
+    for (int64_t rank = 0; rank < step_.ranks; ++rank) {
+      const std::vector<int64_t>& told = local_->lists[static_cast<size_t>(rank)];
+      for (size_t r = 0; r < step_.lengths.size(); ++r) {
+        const int64_t expected = keys_on_rank(step_.total(r), size, step_.ranks, rank);
+        if (told[r] != expected) return WrongLength{r, rank, told[r], expected};
+      }
+    }
+    return std::nullopt;
+  }
+
+  void compare_local_lengths() {
+    const std::optional<WrongLength> wrong = find_wrong_length(interleave_);
+    if (!wrong) {
+      order_.notes.push_back(local_->name + " counts the keys of every rank");
+      return;
+    }
+    order_.differences.push_back(
+        fmt::format("{} of request {} on rank {} is {}; interleave {} gives it {} of {} keys",
+                    local_->name, wrong->request, wrong->rank, wrong->told, interleave_,
+                    wrong->expected, step_.total(wrong->request)));
+  }
+
   const CacheStep& step_;
+  const NamedLists* local_;  // [rank][request] keys on the rank; null: not given
   OrderImport order_;
   std::vector<int32_t> owners_;  // [new token] rank that stores its key
   int64_t interleave_ = 0;
+  int64_t longest_ = 1;  // keys of a request
 };
 
 }  // namespace
@@ -402,7 +437,7 @@ Result<OrderImport> import_vllm(const ImportRequest& request, int64_t ranks,
                                 std::optional<std::vector<int64_t>> lengths) {
   const Result<CacheStep> step = read_vllm_step(request, ranks, std::move(lengths));
   if (!step) return step.error();
-  return StepImport(step.value()).run(find_local_lengths(request));
+  return StepImport(step.value(), find_local_lengths(request)).run();
 }
 
 }  // namespace cpscope

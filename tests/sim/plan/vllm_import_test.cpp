@@ -552,9 +552,21 @@ TEST(ImportOfVllm, SaysWhichInterleavesArePossible) {
             "the ranks of all 3 new keys are those of several interleaves: 3 or more");
   const Result<OrderImport> cached = import_order(with(request, "num_computed_tokens", {{24}}));
   ASSERT_FALSE(cached.ok());
-  EXPECT_EQ(to_text(cached.error()),
-            "several interleaves explain the new keys, and each has other ranks for cached ones: 3 "
-            "to 4, 6, 9 to 12, 27 or more; give cp_kv_cache_interleave_size");
+  EXPECT_EQ(
+      to_text(cached.error()),
+      "several interleaves explain the new keys, and each has other ranks for cached ones: 3 "
+      "to 4, 6, 9 to 12, 27 or more; give cp_kv_cache_interleave_size, or dcp_local_seq_lens");
+  // Local lengths tell them apart: 27 keys in blocks of 9 are 18 and 9, in blocks of 6 or 12 15 and
+  // 12, and in one block all on rank 0, however large it is.
+  request = with(request, "num_computed_tokens", {{24}});
+  const auto told = [&](Rows lengths) {
+    return import_order(with(request, "dcp_local_seq_lens", std::move(lengths)));
+  };
+  EXPECT_EQ(told({{18}, {9}}).value().interleaves, (std::vector<InterleaveRange>{{9, 9}}));
+  EXPECT_EQ(told({{27}, {0}}).value().interleaves, (std::vector<InterleaveRange>{{27, -1}}));
+  EXPECT_EQ(told({{27}, {0}}).value().kv_ranks.front().size(), 27u);
+  EXPECT_NE(to_text(told({{15}, {12}}).error()).find("cached ones: 3 to 4, 6, 12; give "),
+            std::string::npos);
 }
 
 }  // namespace
