@@ -159,6 +159,7 @@ Json order_json(const OrderImport& order, OrderSource source) {
   json["kv_lengths"] = order.kv_lengths;
   json["kv_slots"] = order.kv_slots;
   json["same_layout"] = order.same_layout.empty() ? Json(nullptr) : Json(order.same_layout);
+  if (source == OrderSource::vllm) json["interleaves"] = Json::array();
   for (const auto& [first, last] : order.interleaves)
     json["interleaves"].push_back({first, last < 0 ? Json(nullptr) : Json(last)});
   json["notes"] = order.notes;

@@ -155,21 +155,21 @@ def from_magi(position_ids: Sequence[Any], *, cu_seqlens: Any = None) -> Order:
 
 
 def from_vllm(slot_mapping: Sequence[Any] | None = None, query_start_loc: Any = None, *, block_table: Any = None, block_size: int | None = None,
-              seq_lens: Any = None, num_computed_tokens: Any = None, cp_kv_cache_interleave_size: int | None = None,
+              seq_lens: Any = None, num_computed_tokens: Any = None, positions: Any = None, cp_kv_cache_interleave_size: int | None = None,
               dcp_local_seq_lens: Sequence[Any] | None = None, cp_size: int | None = None) -> Order:
     """A step of vLLM under decode context parallelism, of which each rank's cache holds a part: `cpscope import --from vllm`.
 
     slot_mapping: a list for each rank, [new tokens] each, -1: another rank has the token's key. query_start_loc: [requests + 1],
     boundaries of the new tokens; None: one request. block_table: [requests, blocks], of which each has block_size slots on a rank;
     a table alone needs the interleave and cp_size. seq_lens: [requests] all tokens, or num_computed_tokens: those before the new
-    ones. dcp_local_seq_lens: a list for each rank, [requests], which also tells interleaves apart.
+    ones, or positions: [new tokens]. dcp_local_seq_lens: a list for each rank, [requests], which also tells interleaves apart.
 
     `differences` name request and position of keys that no interleave explains, of slots that the table does not give them, or
     that are used twice; `interleaves` are those that explain all keys. kv_ranks are of all tokens. InputError: lists that do not
     fit each other, keys in no cache or in two.
     """
     given = {"slot_mapping": slot_mapping, "query_start_loc": query_start_loc, "seq_lens": seq_lens,
-             "num_computed_tokens": num_computed_tokens, "block_table": None if block_table is None else list(block_table),
+             "num_computed_tokens": num_computed_tokens, "positions": positions, "block_table": None if block_table is None else list(block_table),
              "dcp_local_seq_lens": dcp_local_seq_lens}
     for name, number in (("block_size", block_size), ("cp_kv_cache_interleave_size", cp_kv_cache_interleave_size)):
         if number is not None:

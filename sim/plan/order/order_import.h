@@ -83,7 +83,7 @@ struct OrderImport {
 /// vllm: a step of vLLM under decode context parallelism (vllm_import.h). "query_start_loc", the
 /// boundaries of the new tokens; "slot_mapping", one list a rank: the slot of each new token in the
 /// rank's cache, -1 for tokens of other ranks; "block_table", a row a request, and "block_size";
-/// "seq_lens" or "num_computed_tokens", for tokens that are cached before;
+/// "seq_lens", "num_computed_tokens" or "positions", for tokens that are cached before;
 /// "cp_kv_cache_interleave_size", else found; "dcp_local_seq_lens", one list a rank. Rows of a rank
 /// are by slot. With cached tokens, KV is that of all tokens.
 /// Errors (bad_input) name what is missing, boundaries that decrease or exceed their slots, sizes

@@ -231,8 +231,8 @@ class StepImport {
         fmt::format("{}{} ({} of {} new keys)", before, first, strays, step_.num_new()));
     if (!step_.knows_computed)
       order_.notes.push_back(
-          "without seq_lens or num_computed_tokens the new tokens of a request begin at position "
-          "0");
+          "without seq_lens, num_computed_tokens or positions the new tokens of a request begin at "
+          "position 0");
   }
 
   /// Differences for slots that the block tables do not have, or have for another position.

@@ -21,6 +21,7 @@ constexpr std::array<std::string_view, 2> kSlots = {"slot_mapping", ""};
 constexpr std::array<std::string_view, 2> kTotals = {"seq_lens", "seq_lens_cpu"};
 constexpr std::array<std::string_view, 3> kComputed = {"num_computed_tokens",
                                                        "num_computed_tokens_cpu", "context_lens"};
+constexpr std::array<std::string_view, 1> kPositions = {"positions"};
 constexpr std::array<std::string_view, 3> kTables = {"block_table", "block_tables",
                                                      "block_table_tensor"};
 constexpr std::array<std::string_view, 1> kBlockSize = {"block_size"};
@@ -72,31 +73,73 @@ Result<std::vector<int64_t>> read_by_request(const NamedLists& named, size_t req
   return list;
 }
 
-/// Tokens of each request that were computed before the step.
-std::optional<Error> read_computed(const ImportRequest& request, CacheStep& step) {
-  const size_t requests = step.lengths.size();
-  step.computed.assign(requests, 0);
-  const NamedLists *totals = find_lists(request, kTotals), *before = find_lists(request, kComputed);
-  step.knows_computed = totals != nullptr || before != nullptr;
-  if (before != nullptr) {
-    Result<std::vector<int64_t>> list = read_by_request(*before, requests);
-    if (!list) return list.error();
-    step.computed = std::move(list).value();
-  }
-  if (totals == nullptr) return std::nullopt;
-  const Result<std::vector<int64_t>> list = read_by_request(*totals, requests);
-  if (!list) return list.error();
-  for (size_t r = 0; r < requests; ++r) {
-    const int64_t computed = list.value()[r] - step.lengths[r];
-    if (computed < 0)
+/// What a list says of the tokens of each request that were computed before the step; -1: nothing.
+using ComputedOf = std::vector<int64_t>;
+
+Result<ComputedOf> computed_by_totals(const NamedLists& totals, const CacheStep& step) {
+  Result<std::vector<int64_t>> list = read_by_request(totals, step.lengths.size());
+  if (!list) return list;
+  ComputedOf computed = std::move(list).value();
+  for (size_t r = 0; r < computed.size(); ++r) {
+    computed[r] -= step.lengths[r];
+    if (computed[r] < 0)
       return make_bad_input(fmt::format("{} of request {} is below its new tokens: {}, {} new",
-                                        totals->name, r, list.value()[r], step.lengths[r]));
-    if (before != nullptr && computed != step.computed[r])
-      return make_bad_input(fmt::format(
-          "{} and {} disagree at request {}: {} tokens, {} of them new, {} before", totals->name,
-          before->name, r, list.value()[r], step.lengths[r], step.computed[r]));
-    step.computed[r] = computed;
+                                        totals.name, r, computed[r] + step.lengths[r],
+                                        step.lengths[r]));
   }
+  return computed;
+}
+
+Result<ComputedOf> computed_by_positions(const NamedLists& positions, const CacheStep& step) {
+  const Result<std::vector<int64_t>> list = read_once(positions);
+  if (!list) return list.error();
+  // What is behind the last token pads a captured graph.
+  if (std::ssize(list.value()) < step.num_new())
+    return make_bad_input(fmt::format("{} has {} entries, the requests have {} new tokens",
+                                      positions.name, list.value().size(), step.num_new()));
+  ComputedOf computed(step.lengths.size(), -1);
+  auto next = list.value().begin();
+  for (size_t r = 0; r < step.lengths.size(); ++r) {
+    for (int64_t i = 0; i < step.lengths[r]; ++i, ++next) {
+      if (i == 0) computed[r] = *next;
+      if (*next < 0 || *next > kMostKeys || *next != computed[r] + i)
+        return make_bad_input(
+            fmt::format("{} of request {} must count by 1 from 0 or more: entry {} is {}",
+                        positions.name, r, i, *next));
+    }
+  }
+  return computed;
+}
+
+/// Tokens of each request that were computed before the step, in which all lists must agree.
+std::optional<Error> read_computed(const ImportRequest& request, CacheStep& step) {
+  const NamedLists* first = nullptr;  // what the others are compared with
+  const auto add = [&](const NamedLists* named,
+                       const Result<ComputedOf>& said) -> std::optional<Error> {
+    if (!said) return said.error();
+    for (size_t r = 0; r < step.computed.size(); ++r) {
+      const int64_t computed = said.value()[r];
+      if (computed >= 0 && step.computed[r] >= 0 && computed != step.computed[r])
+        return make_bad_input(
+            fmt::format("{} and {} disagree at request {}: {} and {} tokens before the new ones",
+                        first->name, named->name, r, step.computed[r], computed));
+      if (step.computed[r] < 0) step.computed[r] = computed;
+    }
+    if (first == nullptr) first = named;
+    return std::nullopt;
+  };
+  step.computed.assign(step.lengths.size(), -1);
+  if (const NamedLists* totals = find_lists(request, kTotals)) {
+    if (auto error = add(totals, computed_by_totals(*totals, step))) return error;
+  }
+  if (const NamedLists* before = find_lists(request, kComputed)) {
+    if (auto error = add(before, read_by_request(*before, step.lengths.size()))) return error;
+  }
+  if (const NamedLists* positions = find_lists(request, kPositions)) {
+    if (auto error = add(positions, computed_by_positions(*positions, step))) return error;
+  }
+  step.knows_computed = first != nullptr;
+  for (int64_t& computed : step.computed) computed = std::max<int64_t>(computed, 0);
   return std::nullopt;
 }
 
@@ -210,8 +253,8 @@ const NamedLists* find_local_lengths(const ImportRequest& request) {
 
 std::vector<std::string_view> names_of_vllm() {
   std::vector<std::string_view> all{"query_start_loc", "query_start_loc_cpu"};
-  for (const Names names : std::initializer_list<Names>{kSlots, kTotals, kComputed, kTables,
-                                                        kBlockSize, kInterleave, kLocal})
+  for (const Names names : std::initializer_list<Names>{kSlots, kTotals, kComputed, kPositions,
+                                                        kTables, kBlockSize, kInterleave, kLocal})
     all.insert(all.end(), names.begin(), names.end());
   return all;
 }

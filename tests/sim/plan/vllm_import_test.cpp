@@ -490,11 +490,20 @@ TEST(ImportOfVllm, RejectsWhatIsLostMissingOrImpossible) {
             "slot_mapping of rank 1 has 14 entries, the requests have 13 new tokens");
   EXPECT_EQ(error_with([](ImportRequest& r) { rows_of(r, "seq_lens")[0][1] = 2; }),
             "seq_lens of request 1 is below its new tokens: 2, 3 new");
+  EXPECT_EQ(
+      error_with([](ImportRequest& r) {
+        r = with(r, "num_computed_tokens", {{20, 0, 39}});
+      }),
+      "seq_lens and num_computed_tokens disagree at request 2: 40 and 39 tokens before the new "
+      "ones");
   EXPECT_EQ(error_with([](ImportRequest& r) {
-              r = with(r, "num_computed_tokens", {{20, 0, 39}});
+              r = with(r, "positions", {{20, 21, 22, 23, 25, 25, 26, 27, 28, 0, 1, 2, 40}});
             }),
-            "seq_lens and num_computed_tokens disagree at request 2: 41 tokens, 1 of them new, 39 "
-            "before");
+            "positions of request 0 must count by 1 from 0 or more: entry 4 is 25");
+  EXPECT_EQ(error_with([](ImportRequest& r) {
+              r = with(r, "positions", {{20, 21}});
+            }),
+            "positions has 2 entries, the requests have 13 new tokens");
   EXPECT_EQ(error_with([](ImportRequest& r) { rows_of(r, "block_table")[2].resize(2); }),
             "the block table of request 2 has 2 blocks; its 41 tokens need 3");
   EXPECT_EQ(error_with([](ImportRequest& r) { rows_of(r, "block_table")[2][1] = -1; }),
@@ -537,8 +546,12 @@ TEST(ImportOfVllm, SaysWhatKeysWithoutLengthsAreTakenFor) {
   const OrderImport order = import_order(request).value();
   EXPECT_EQ(order.differences.size(), 1u);
   EXPECT_EQ(order.notes,
-            (std::vector<std::string>{"without seq_lens or num_computed_tokens the new tokens of a "
-                                      "request begin at position 0"}));
+            (std::vector<std::string>{"without seq_lens, num_computed_tokens or positions the new "
+                                      "tokens of a request begin at position 0"}));
+  request = with(request, "positions", {{20, 21, 22, 23, 24, 25, 26, 27, 28, 0, 1, 2, 40, 0, 0}});
+  const OrderImport told = import_order(request).value();
+  EXPECT_EQ(told.differences, Differences{});
+  EXPECT_EQ(told.kv_lengths, (std::vector<int64_t>{29, 3, 41}));
 }
 
 TEST(ImportOfVllm, SaysWhichInterleavesArePossible) {

@@ -190,6 +190,9 @@ TEST(IntegerFile, ReadsTensorsAndPartsByRank) {
   add("cu_seqlens", "I32", {3}, bytes_of<int32_t>({0, 7, 10}));
   add("indices.rank1", "I64", {2}, bytes_of<int64_t>({2, 3}));
   add("indices.rank0", "I64", {2}, bytes_of<int64_t>({0, 1}));
+  // Of two dimensions: the rows of one rank after those of another.
+  add("blocks.rank1", "I32", {2, 2}, bytes_of<int32_t>({5, 6, 7, 8}));
+  add("blocks.rank0", "I32", {2, 2}, bytes_of<int32_t>({1, 2, 3, 4}));
   add("table", "I16", {2, 2}, bytes_of<int16_t>({1, -1, 2, -2}));
   const auto write = [&](const char* name) {
     const std::string text = header.dump();
@@ -198,11 +201,12 @@ TEST(IntegerFile, ReadsTensorsAndPartsByRank) {
   };
   const auto lists = read_integer_file(write("a.safetensors"));
   ASSERT_TRUE(lists.ok()) << to_text(lists.error());
-  ASSERT_EQ(lists.value().size(), 3u);
+  ASSERT_EQ(lists.value().size(), 4u);
   EXPECT_EQ(lists.value()[0].lists, (Lists{{0, 7, 10}}));
   EXPECT_EQ(lists.value()[1].lists, (Lists{{1, -1}, {2, -2}}));
-  EXPECT_EQ(lists.value()[2].name, "indices");
-  EXPECT_EQ(lists.value()[2].lists, (Lists{{0, 1}, {2, 3}}));
+  EXPECT_EQ(lists.value()[2].lists, (Lists{{1, 2}, {3, 4}, {5, 6}, {7, 8}}));
+  EXPECT_EQ(lists.value()[3].name, "indices");
+  EXPECT_EQ(lists.value()[3].lists, (Lists{{0, 1}, {2, 3}}));
   add("indices.rank3", "U8", {1}, std::string(1, '\x05'));
   EXPECT_EQ(refusal_of(read_integer_file(write("gap.safetensors"))),
             folder.file("gap.safetensors") + ": the list of rank 2 is missing: \"indices\"");
