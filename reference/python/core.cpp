@@ -229,11 +229,11 @@ std::pair<IntegerList, IntegerList> token_places(const LayoutBox& box, int32_t r
   return {to_numpy(std::move(sequence)), to_numpy(std::move(position))};
 }
 
-using Columns = std::map<const char*, std::vector<int64_t>>;
+using Columns = std::map<std::string, std::vector<int64_t>>;
 
 nb::dict columns_dict(Columns columns) {
   nb::dict all;
-  for (auto& [name, values] : columns) all[name] = to_numpy(std::move(values));
+  for (auto& [name, values] : columns) all[name.c_str()] = to_numpy(std::move(values));
   return all;
 }
 
@@ -241,7 +241,7 @@ nb::dict columns_dict(Columns columns) {
 nb::dict local_keys(const LayoutBox& box) {
   const std::vector<LocalKeys> counts = take(
       unlocked([&] { return count_local_keys(box.plan.scenario, box.plan.layout); }), kScenario);
-  Columns columns;
+  Columns columns{{"sequence", {}}, {"query", {}}};
   std::vector<int64_t>& keys = columns["keys"];
   for (const LocalKeys& one : counts) {
     columns["sequence"].push_back(one.sequence);
@@ -256,7 +256,7 @@ nb::dict local_keys(const LayoutBox& box) {
 nb::dict decode_steps(const LayoutBox& box, int64_t steps) {
   const std::vector<AppendedKey> appended = take(
       unlocked([&] { return grow_cache(box.plan.scenario, box.plan.layout, steps); }), kScenario);
-  Columns columns;
+  Columns columns{{"step", {}}, {"sequence", {}}, {"position", {}}, {"rank", {}}, {"row", {}}};
   std::vector<int64_t>& keys = columns["keys"];
   for (const AppendedKey& one : appended) {
     columns["step"].push_back(one.step);

@@ -33,7 +33,7 @@ def test_local_keys_and_decode_steps_are_those_of_the_program(program):
     layout = cpscope.Scenario.load("decode_drafts").layout()
     told = program("layout", file, "--local-keys", "--decode-steps", 3)
     for columns, rows in ((layout.local_keys(), told["local_keys"]), (layout.decode_steps(3), told["decode_steps"])):
-        assert set(columns) == set(rows[0])
+        assert set(columns) == set(rows[0]) and list(columns)[-1] == "keys"
         for name, column in columns.items():
             assert column.dtype == np.int64 and column.tolist() == [row[name] for row in rows], name
     for steps in (0, 1.5, 1 << 23):

@@ -128,7 +128,7 @@ class Layout:
         """How many keys of each rank every valid query sees: the local lengths of a decoder, one for each draft. Columns by
         name, int64 [queries]: sequence and query (in its sequence, from 0); keys is [queries, ranks].
         RefusedError for more than 2**22 counts."""
-        return self._with_keys(self._core.local_keys())
+        return self._with_keys(self._core.local_keys(), "sequence", "query")
 
     def decode_steps(self, steps: int) -> dict[str, Array]:
         """The next `steps` tokens of every sequence of a decoder. Columns by name, int64 [steps * sequences], by step: step
@@ -137,10 +137,10 @@ class Layout:
         cache that grows does not stay where it is: it does in stripes, each sequence for itself."""
         if not isinstance(steps, (int, np.integer)) or not 1 <= steps <= 1 << 22:
             raise input_error(f"steps must be a whole number from 1 to {1 << 22}: {steps!r}")
-        return self._with_keys(self._core.decode_steps(int(steps)))
+        return self._with_keys(self._core.decode_steps(int(steps)), "step", "sequence", "position", "rank", "row")
 
-    def _with_keys(self, columns: dict[str, Array]) -> dict[str, Array]:
-        return {**columns, "keys": columns["keys"].reshape(-1, self.cp_size)}
+    def _with_keys(self, columns: dict[str, Array], *names: str) -> dict[str, Array]:
+        return {**{name: columns[name] for name in names}, "keys": columns["keys"].reshape(-1, self.cp_size)}
 
     def to_dict(self, full: bool = False) -> dict[str, Any]:
         """The document of `cpscope layout --json`; with `full`, that of `--full`."""

@@ -162,8 +162,9 @@ Command add_import(CLI::App& app, const Tools& tools) {
       "rank. te: cu_seqlens, cu_seqlens_padded, indices (a list a rank); megatron: "
       "vars(packed_seq_params); torch: rearrange or restore; magi: position_ids (a list a rank); "
       "vllm: query_start_loc, slot_mapping (a list a rank, -1 for tokens of other ranks), "
-      "block_table and block_size, seq_lens or num_computed_tokens, dcp_local_seq_lens, "
-      "cp_kv_cache_interleave_size, as far as they are there: one file, or one a rank; "
+      "block_table and block_size, seq_lens, num_computed_tokens or positions, "
+      "dcp_local_seq_lens, cp_kv_cache_interleave_size, as far as they are there: one file, or one "
+      "a rank; "
       "all others: position_ids of the whole batch in place of cu_seqlens");
   import
       ->add_option("--from", options->from,
