@@ -1,5 +1,6 @@
 #include "sim/plan/plan.h"
 
+#include "sim/plan/scale_reductions.h"
 #include "sim/scenario/scenario_file.h"
 
 #include <cstring>
@@ -116,11 +117,9 @@ int64_t wire_element_bytes(const TransferItem& item, const Scenario& scenario) {
 }
 
 int64_t scale_bytes(const Scenario& scenario, Direction direction) {
-  const std::optional<Fp8>& fp8 = scenario.numerics.fp8;
-  if (!fp8 || fp8->recipe == Fp8Recipe::mxfp8) return 0;
-  if (direction == Direction::backward && !scenario.numerics.backward) return 0;
-  const int64_t scales = fp8->recipe == Fp8Recipe::delayed ? 3 : 1;
-  return 4 * scales * (scenario.parallel.cp_size - 1);
+  int64_t bytes = 0;
+  for (const ScaleReduction& one : scale_reductions(scenario, direction)) bytes += one.bytes;
+  return bytes;
 }
 
 int64_t small_bytes(const TransferItem& item, int64_t rows, const Numerics& numerics) {

@@ -7,6 +7,7 @@
 #include "sim/plan/document/plan_document.h"
 #include "sim/plan/local_keys.h"
 #include "sim/plan/planner/planner.h"
+#include "sim/plan/scale_reductions.h"
 #include "sim/scenario/key_place.h"
 
 #include <iostream>
@@ -104,6 +105,10 @@ void write_summary_text(const CheckedPlan& checked, const PlanSummary& summary, 
                        summary.pairs_by_rank[r], summary.forward_bytes[r],
                        summary.backward_bytes[r]);
   }
+  const Scenario& scenario = checked.plan().scenario;
+  for (const Direction direction : {Direction::forward, Direction::backward})
+    for (const ScaleReduction& one : scale_reductions(scenario, direction))
+      out << "scale: " << describe(one, scenario) << '\n';
   for (const CheckResult& check : checked.checks())
     out << fmt::format("{} {}: {}\n", check.ok ? "proved" : "BROKEN", check.name, check.detail);
 }
