@@ -120,7 +120,7 @@ class Probe {
     bucketed_.assign(static_cast<size_t>(rows), 0);
     has_sink_ = plan_.scenario.attention.softmax_type != SoftmaxType::vanilla;
     prepare_inputs();
-    terms_ = witness.terms(plan_.scenario, inputs_);
+    if (plan_.scenario.attention.dropout > 0) terms_ = witness.terms(plan_.scenario, inputs_);
   }
 
   /// With dropout: which weights are kept, of which rows of which heads.
