@@ -8,6 +8,23 @@
 #include <fmt/format.h>
 
 namespace cpscope {
+namespace {
+
+/// Sizes that let every sequence of keys begin on rank 0. Those of keys alone where queries have
+/// slots of their own: slot_multiple would pad the few queries of a decoder as much as its keys.
+std::string name_aligned_slots(const Batch& batch, int64_t multiple) {
+  if (batch.self_attention)
+    return fmt::format("slot_multiple = {}, or slots that are multiples of it", multiple);
+  constexpr size_t kMostNamed = 16;
+  if (batch.kv_slots.size() > kMostNamed)
+    return fmt::format("kv_slots that are multiples of {}", multiple);
+  std::vector<int64_t> slots;
+  for (const int64_t slot : batch.kv_slots)
+    slots.push_back((slot + multiple - 1) / multiple * multiple);
+  return fmt::format("kv_slots = [{}]", fmt::join(slots, ", "));
+}
+
+}  // namespace
 
 Result<std::vector<LocalKeys>> count_local_keys(const Scenario& scenario, const Layout& layout) {
   const std::vector<SequenceSlot>& sequences = layout.slots.sequences;
@@ -71,9 +88,10 @@ Result<std::vector<AppendedKey>> grow_cache(const Scenario& scenario, const Layo
       return make_refusal(
           fmt::format("keys of sequence {} begin at token {}, within a round of {} stripes of {}",
                       s, sequences[s].kv_begin, ranks, stripe),
-          fmt::format("use slot_multiple = {}, so that every sequence begins on rank 0",
-                      ranks * stripe),
-          {"batch.slot_multiple", "parallel.stripe"});
+          fmt::format("use {}, so that the keys of every sequence begin on rank 0",
+                      name_aligned_slots(scenario.batch, ranks * stripe)),
+          {scenario.batch.self_attention ? "batch.slots" : "batch.kv_slots", "batch.slot_multiple",
+           "parallel.stripe"});
     }
   }
   if (steps * std::ssize(sequences) * ranks > kMaxLocalKeys) {

@@ -26,10 +26,8 @@ Scenario make_decoder(std::vector<int64_t> drafts, std::vector<int64_t> keys, in
                                       LayoutKind::striped, CommType::gather_q);
   scenario.attention.mask_type = MaskType::causal_bottom_right;
   scenario.parallel.stripe = block;
-  scenario.batch.slot_multiple = block * ranks;
-  for (auto* slots : {&scenario.batch.slots, &scenario.batch.kv_slots})
-    for (int64_t& slot : *slots)
-      slot = (slot + block * ranks - 1) / (block * ranks) * (block * ranks);
+  for (int64_t& slot : scenario.batch.kv_slots)
+    slot = (slot + block * ranks - 1) / (block * ranks) * (block * ranks);
   return scenario;
 }
 
@@ -94,11 +92,35 @@ TEST(GrowingCache, IsRejectedWhereKeysWouldMove) {
   EXPECT_NE(moved.error().complaints.front().what.find("layout dual_chunk"), std::string::npos);
   scenario = make_decoder({1, 1}, {30, 7}, 3, 4);
   scenario.batch.kv_slots = {30, 7};
-  scenario.batch.slot_multiple = 1;
   const Result<std::vector<AppendedKey>> within = grow_cache(scenario, layout_of(scenario), 1);
   ASSERT_FALSE(within);
   EXPECT_EQ(within.error().complaints.front().what,
             "keys of sequence 1 begin at token 30, within a round of 3 stripes of 4");
+}
+
+TEST(GrowingCache, IsAlignedByAHintThatPadsNoQuery) {
+  Scenario scenario = make_decoder({1, 1}, {30, 7}, 3, 4);
+  scenario.batch.kv_slots = {30, 7};
+  const int64_t queries = layout_of(scenario).slots.tokens;
+  const Result<std::vector<AppendedKey>> within = grow_cache(scenario, layout_of(scenario), 1);
+  ASSERT_FALSE(within);
+  EXPECT_EQ(within.error().complaints.front().hint,
+            "use kv_slots = [36, 12], so that the keys of every sequence begin on rank 0");
+  scenario.batch.kv_slots = {36, 12};
+  EXPECT_TRUE(grow_cache(scenario, layout_of(scenario), 1));
+  EXPECT_EQ(layout_of(scenario).slots.tokens, queries);
+}
+
+TEST(GrowingCache, OfAPromptIsAlignedByBothSlots) {
+  Scenario scenario = make_case({30, 7}, 3, LayoutKind::striped);
+  scenario.parallel.stripe = 4;
+  const Result<std::vector<AppendedKey>> within = grow_cache(scenario, layout_of(scenario), 1);
+  ASSERT_FALSE(within);
+  EXPECT_EQ(within.error().complaints.front().hint,
+            "use slot_multiple = 12, or slots that are multiples of it, so that the keys of every "
+            "sequence begin on rank 0");
+  scenario.batch.slot_multiple = 12;
+  EXPECT_TRUE(grow_cache(scenario, layout_of(scenario), 1));
 }
 
 TEST(LocalKeys, OfMoreQueriesThanAnyoneReadsAreRejected) {
