@@ -14,6 +14,10 @@ std::string name_way(const Parallel& way);
 /// Time of both passes by kind, mean over the ranks.
 MeanTimes mean_times(const Timeline& timeline);
 
+/// True if it pads more than this fraction of its query rows, and its rows are so many that the
+/// other layers of a model take longer for it.
+bool pads_too_much(const Candidate& candidate, double most_padding);
+
 /// Fraction of query rows that are padding.
 double padding_share_of(const Plan& plan);
 

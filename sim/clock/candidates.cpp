@@ -12,6 +12,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <span>
 #include <tuple>
 
@@ -20,7 +21,7 @@
 namespace cpscope {
 namespace {
 
-/// Simplest first. Only a search tries those behind the sixth.
+/// Simplest first. Behind the sixth, only a search tries those that are not in kQueriesTravel.
 constexpr std::array kWayTypes = {
     CommType::p2p,         CommType::a2a,         CommType::all_gather, CommType::a2a_p2p,
     CommType::group_cast,  CommType::double_ring, CommType::pass_q,     CommType::token_ring,
@@ -32,6 +33,9 @@ constexpr std::array<LayoutKind, 6> kLayouts = {
 // Relative difference below which the model cannot separate two candidates.
 constexpr double kSame = 0.02;
 constexpr double kMorePadding = 0.05;  // fraction of all rows
+// Query rows of a rank up to which the other layers of a model read their weights for longer than
+// they compute with rows, on every GPU since A100: padding up to there costs them nothing.
+constexpr int64_t kRowsForNothing = 128;
 
 bool has_chunks(LayoutKind kind) {
   return kind == LayoutKind::lpt || kind == LayoutKind::lpt_local;
@@ -44,6 +48,16 @@ std::vector<int32_t> a2a_sizes_of(const Scenario& scenario) {
     if (ranks % size == 0 && size <= scenario.attention.heads) sizes.push_back(size);
   }
   return sizes;
+}
+
+/// The types of a comparison. Where keys outnumber queries, as for a decoder or the rest of a
+/// prompt after a cached prefix, also those that leave the keys where they are.
+std::vector<CommType> usual_types(const Batch& batch) {
+  std::vector<CommType> types(kUsualTypes.begin(), kUsualTypes.end());
+  if (std::reduce(batch.lengths.begin(), batch.lengths.end(), int64_t{0}) <
+      std::reduce(batch.kv_lengths.begin(), batch.kv_lengths.end(), int64_t{0}))
+    types.insert(types.end(), kQueriesTravel.begin(), kQueriesTravel.end());
+  return types;
 }
 
 /// A node, if several share the batch evenly: a double ring of one window is a ring.
@@ -84,6 +98,7 @@ void fill(Candidate& candidate, const Plan& plan, const Timeline& timeline,
   candidate.rank_max_over_mean = summary.rank_max_over_mean;
   candidate.critical_path_over_ideal = summary.critical_path_over_ideal;
   candidate.padding_share = padding_share_of(plan);
+  candidate.query_rows = plan.layout.slots.tokens;
   candidate.fits =
       static_cast<double>(candidate.memory_bytes) <= cluster.device.memory_gib * (1 << 30);
 }
@@ -244,6 +259,11 @@ std::string name_way(const Parallel& parallel) {
   return name;
 }
 
+bool pads_too_much(const Candidate& candidate, double most_padding) {
+  return candidate.refusal.empty() && candidate.padding_share > most_padding &&
+         candidate.query_rows > kRowsForNothing * candidate.parallel.cp_size;
+}
+
 MeanTimes mean_times(const Timeline& timeline) {
   MeanTimes mean;
   add_mean(timeline.forward, mean);
@@ -282,7 +302,7 @@ std::vector<Parallel> list_candidates(const Scenario& scenario,
       if (own.max_tokens_per_rank > 0) add(parallel);
     }
   };
-  for (const CommType comm : kUsualTypes) {
+  for (const CommType comm : usual_types(scenario.batch)) {
     std::vector<int32_t> sizes{0};  // of groups, if the type has a choice
     if (comm == CommType::a2a_p2p) sizes = a2a_sizes_of(scenario);
     if (comm == CommType::double_ring) sizes = ring_windows;
@@ -435,7 +455,7 @@ void finish_comparison(Candidates& comparison) {
   const double most = comparison.most_padding = most_padding(candidates);
   for (size_t i = 0; i < candidates.size(); ++i) {
     Candidate& candidate = candidates[i];
-    candidate.is_wasteful = candidate.refusal.empty() && candidate.padding_share > most;
+    candidate.is_wasteful = pads_too_much(candidate, most);
     if (candidate.is_own) comparison.own = static_cast<int64_t>(i);
     if (comparison.best < 0 && candidate.can_be_best()) comparison.best = static_cast<int64_t>(i);
   }

@@ -4,6 +4,7 @@
 #include "sim/clock/cluster.h"
 #include "sim/scenario/scenario.h"
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -35,14 +36,15 @@ struct Candidate {
   int64_t kv_necessary = 0, kv_moved = 0;  // bytes of the forward, all ranks
   double rank_max_over_mean = 1, critical_path_over_ideal = 1;
   double padding_share = 0;  // fraction of query rows that are padding
+  int64_t query_rows = 0;    // of the batch, with padding
   int64_t memory_bytes = 0;  // high-water mark of the fullest rank
   bool fits = true;          // in the memory of one GPU
   int64_t time_number = 0;   // ascends with the time; the same for times that are printed alike
   bool is_pareto = false;    // no other is at least as good in time, bytes sent and memory
-  bool is_wasteful = false;  // pads far more than the minimum
+  bool is_wasteful = false;  // pads far more than the minimum, and more than other layers need
   bool is_searched = false;  // tried by a search alone (search.h)
 
-  double reshard_us = 0;     // of all changes of order that CandidateOptions::reshards asks for
+  double reshard_us = 0;  // of all changes of order that CandidateOptions::reshards asks for
 
   double total_us() const { return forward_us + backward_us + reshard_us; }
   bool can_be_best() const { return refusal.empty() && fits && !is_wasteful; }
@@ -95,8 +97,8 @@ struct Candidates {
   int64_t own = -1;                   // the scenario's own
   double most_padding = 1;            // fraction of the rows above which a candidate is wasteful
   std::optional<SearchReport> search = {};
-  std::string note = {};              // note_on_times
-  int32_t reshards = 0;               // CandidateOptions::reshards
+  std::string note = {};  // note_on_times
+  int32_t reshards = 0;   // CandidateOptions::reshards
 };
 
 struct CandidateOptions {
@@ -111,11 +113,16 @@ struct CandidateOptions {
 };
 
 /// The communication types of common frameworks x layout, x a2a_size if there is a choice, x
-/// dispatch_chunk for lpt and lpt_local; double_ring x ring_windows; and the scenario's own way if
-/// it is none of these. An imported order occurs only in the scenario's own way.
+/// dispatch_chunk for lpt and lpt_local; double_ring x ring_windows; where keys outnumber queries
+/// kQueriesTravel x layout; and the scenario's own way if it is none of these. An imported order
+/// occurs only in the scenario's own way.
 std::vector<Parallel> list_candidates(const Scenario& scenario,
                                       const std::vector<int64_t>& dispatch_chunks,
                                       const std::vector<int32_t>& ring_windows = {});
+
+/// The types that send queries to the keys, and that comparisons try.
+inline constexpr std::array kQueriesTravel = {CommType::pass_q, CommType::token_ring,
+                                              CommType::gather_q};
 
 /// True if both split and move a batch in the same way; ignores keys that their type does not read.
 bool is_same_way(const Parallel& a, const Parallel& b);

@@ -13,9 +13,7 @@
 namespace cpscope {
 namespace {
 
-constexpr std::array kQueriesTravel = {CommType::pass_q, CommType::token_ring, CommType::gather_q};
 constexpr std::array kKeysTravel = {CommType::p2p, CommType::all_gather, CommType::group_cast};
-constexpr std::array kCrossoverLayouts = {LayoutKind::contiguous, LayoutKind::dual_chunk};
 /// Share of the number of queries up to which the crossover is found.
 constexpr int64_t kExact = 50;
 
@@ -47,7 +45,7 @@ Scenario with_queries(const Scenario& scenario, int64_t queries) {
     const int64_t share = (queries * batch.kv_lengths[s] + keys - 1) / std::max<int64_t>(1, keys);
     batch.lengths[s] = std::min(share, batch.kv_lengths[s]);
     batch.slots[s] = (batch.lengths[s] + multiple - 1) / multiple * multiple;
-    batch.kv_slots[s] = (batch.kv_lengths[s] + multiple - 1) / multiple * multiple;
+    batch.kv_slots[s] = (batch.kv_slots[s] + multiple - 1) / multiple * multiple;
   }
   MaskType& mask = other.attention.mask_type;
   if (mask == MaskType::causal) mask = MaskType::causal_bottom_right;
@@ -56,9 +54,11 @@ Scenario with_queries(const Scenario& scenario, int64_t queries) {
 }
 
 std::vector<Candidate> list_ways(const Scenario& scenario) {
+  std::vector<LayoutKind> layouts{LayoutKind::contiguous, LayoutKind::dual_chunk};
+  if (scenario.parallel.layout == LayoutKind::striped) layouts = {LayoutKind::striped};
   std::vector<Candidate> ways;
   const auto add = [&](CommType type) {
-    for (const LayoutKind layout : kCrossoverLayouts) {
+    for (const LayoutKind layout : layouts) {
       Candidate& way = ways.emplace_back();
       way.parallel = scenario.parallel;
       way.parallel.comm_type = type;
@@ -106,7 +106,7 @@ Result<Crossover> find_crossover(const Scenario& scenario, const Cluster& cluste
   found.keys = std::accumulate(scenario.batch.kv_lengths.begin(), scenario.batch.kv_lengths.end(),
                                int64_t{0});
   int64_t fewest = 0, most = 0;  // queries travel faster; keys do
-  for (int64_t queries = scenario.parallel.cp_size; found.keys > 0; queries *= 2) {
+  for (int64_t queries = std::ssize(scenario.batch.kv_lengths); found.keys > 0; queries *= 2) {
     found.points.push_back(try_queries(scenario, cluster, forward, std::min(queries, found.keys)));
     if (found.points.back().keys_are_faster() && most == 0) most = found.points.back().queries;
     if (!found.points.back().keys_are_faster()) fewest = found.points.back().queries, most = 0;

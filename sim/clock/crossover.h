@@ -28,12 +28,12 @@ struct Crossover {
 };
 
 /// Predicts the forward of the batch's keys with more and more queries that end each sequence (a
-/// cached prefix, of which a prompt or a chunk of it is the rest): twice as many each time, from
-/// one a rank up to as many as keys, then between the last two until the answer is known to 2 %.
-/// Sequences have queries in proportion to their keys. Queries travel in pass_q, token_ring and
-/// gather_q, keys in p2p, all_gather and group_cast; layouts contiguous and dual_chunk. Errors: a
-/// mask that is given cell by cell or by slices, bias, or positions from a file; as
-/// compare_candidates.
+/// cached prefix, of which a decoder's tokens, a prompt or a chunk of it are the rest): twice as
+/// many each time, from one a sequence up to as many as keys, then between the last two until the
+/// answer is known to 2 %. Sequences have queries in proportion to their keys. Queries travel in
+/// kQueriesTravel, keys in p2p, all_gather and group_cast; layouts contiguous and dual_chunk, or
+/// striped alone if the scenario has it: the stripes of a cache stay where they are. Errors: a mask
+/// that is given cell by cell or by slices, bias, or positions from a file; as compare_candidates.
 Result<Crossover> find_crossover(const Scenario& scenario, const Cluster& cluster,
                                  const CandidateOptions& options = {});
 

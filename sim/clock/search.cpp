@@ -357,7 +357,7 @@ class WaySearch {
       for (const size_t i : batch) {
         ++report_.ways_tried;
         if (!ways[i].refusal.empty()) ++report_.ways_refused;
-        ways[i].is_wasteful = ways[i].padding_share > comparison_.most_padding;
+        ways[i].is_wasteful = pads_too_much(ways[i], comparison_.most_padding);
         if (ways[i].can_be_best()) best = std::min(best, ways[i].total_us());
         comparison_.candidates.push_back(std::move(ways[i]));
       }

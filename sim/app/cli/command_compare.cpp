@@ -111,7 +111,7 @@ Command add_compare(CLI::App& app, const Tools& tools) {
   compare->add_flag(
       "--crossover", options->crosses,
       "also say from how many queries on sending keys is faster than sending queries, for the "
-      "batch's keys (a prompt that goes on after a cached prefix)");
+      "batch's keys (a decoder, or a prompt that goes on after a cached prefix)");
   compare->add_option("--csv", options->csv_path, "also write the table to this file")
       ->check(kNotEmpty);
   compare

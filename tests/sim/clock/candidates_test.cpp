@@ -2,7 +2,9 @@
 
 #include "sim/scenario/scenario_file.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <string>
 
@@ -91,6 +93,56 @@ TEST(Candidates, RecommendNothingThatIsMostlyPadding) {
     }
     EXPECT_FALSE(static_cast<int64_t>(i) == comparison.best && candidate.is_wasteful);
   }
+}
+
+/// A step of a decoder on eight ranks: requests of so many rows against keys in stripes of 16.
+Scenario decoder_scenario(std::vector<int64_t> rows, std::vector<int64_t> keys) {
+  Scenario scenario = scenario_of_parallel("cp_size = 8\nlayout = \"striped\"\nstripe = 16");
+  scenario.attention.mask_type = MaskType::causal_bottom_right;
+  scenario.batch.lengths = scenario.batch.slots = std::move(rows);
+  scenario.batch.kv_lengths = scenario.batch.kv_slots = std::move(keys);
+  scenario.batch.self_attention = false;
+  scenario.numerics.backward = false;
+  return scenario;
+}
+
+TEST(Candidates, OfADecoderLeaveTheKeysWhereTheyAre) {
+  const struct {
+    std::vector<int64_t> rows, keys;
+  } batches[] = {{{1}, {1 << 20}},
+                 {{8}, {1 << 20}},
+                 {{1, 4, 8, 1}, {131072, 65000, 500000, 32768}},
+                 {std::vector<int64_t>(5, 1), std::vector<int64_t>(5, 32768)}};
+  for (const auto& batch : batches) {
+    const Scenario scenario = decoder_scenario(batch.rows, batch.keys);
+    const Candidates comparison = compare_candidates(scenario, h200()).value();
+    const Candidate& best = comparison.candidates[static_cast<size_t>(comparison.best)];
+    EXPECT_EQ(best.parallel.comm_type, CommType::gather_q) << best.name;
+    std::map<std::string, const Candidate*> by_name;
+    for (const Candidate& candidate : comparison.candidates)
+      if (candidate.refusal.empty()) by_name[candidate.name] = &candidate;
+    for (const char* name : {"pass_q, striped of 16", "token_ring, striped of 16"})
+      EXPECT_TRUE(by_name.contains(name)) << name;
+    ASSERT_TRUE(by_name.contains("gather_q, striped of 16"));
+    const Candidate& striped = *by_name["gather_q, striped of 16"];
+    // The requests' rows fill one stripe, the others hold padding. Every rank sends its stripe to
+    // seven others, and all but the owner send it their results.
+    const int64_t row = scenario.attention.heads * scenario.attention.head_dim_qk * 2;
+    EXPECT_EQ(striped.bytes_sent, (7 + 1) * 16 * row);
+    EXPECT_EQ(striped.kv_moved, 0);
+    EXPECT_EQ(striped.query_rows, 128);
+    EXPECT_TRUE(striped.can_be_best()) << "16 rows a rank cost other layers nothing";
+    EXPECT_LT(2 * striped.total_us(), by_name["p2p, striped of 16"]->total_us());
+  }
+}
+
+TEST(Candidates, SendNoQueriesWhereThereAreAsManyAsKeys) {
+  const Candidates comparison =
+      compare_candidates(scenario_of_parallel("cp_size = 4"), h200()).value();
+  for (const Candidate& candidate : comparison.candidates)
+    EXPECT_EQ(std::find(kQueriesTravel.begin(), kQueriesTravel.end(), candidate.parallel.comm_type),
+              kQueriesTravel.end())
+        << candidate.name;
 }
 
 TEST(Candidates, RecommendNothingThatDoesNotFit) {

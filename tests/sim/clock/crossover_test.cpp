@@ -41,7 +41,7 @@ TEST(Crossover, StandsWhereTheFastestOfBothKindsOfWaysAreEquallyFast) {
   const Crossover found = find_crossover(scenario, cluster_of_crossover()).value();
   EXPECT_EQ(found.keys, 131072);
   ASSERT_GT(found.points.size(), 10u);
-  EXPECT_EQ(found.points.front().queries, 8);
+  EXPECT_EQ(found.points.front().queries, 1);
   EXPECT_EQ(found.points.back().queries, 131072);
   EXPECT_FALSE(found.points.front().keys_are_faster());
   EXPECT_TRUE(found.points.back().keys_are_faster());
@@ -71,6 +71,27 @@ TEST(Crossover, GivesEverySequenceQueriesInProportionToItsKeys) {
   for (const CrossoverPoint& point : found.points)
     EXPECT_FALSE(point.keys_way.empty() && point.queries_way.empty()) << point.queries;
   EXPECT_EQ(found.points.back().queries, 5000);
+}
+
+TEST(Crossover, OfAStripedCacheLeavesItsKeysInTheirStripes) {
+  Scenario scenario = prefix_scenario("padding_causal_bottom_right");
+  scenario.batch.lengths = scenario.batch.slots = {4, 1};
+  scenario.batch.kv_lengths = scenario.batch.kv_slots = {32768, 16384};
+  scenario.batch.self_attention = false;
+  scenario.parallel.layout = LayoutKind::striped;
+  scenario.parallel.stripe = 16;
+  const Crossover found = find_crossover(scenario, cluster_of_crossover()).value();
+  EXPECT_EQ(found.keys, 49152);
+  ASSERT_GT(found.points.size(), 10u);
+  EXPECT_LE(found.points.front().queries, 3);
+  for (const CrossoverPoint& point : found.points) {
+    EXPECT_TRUE(point.queries_way.ends_with("striped of 16")) << point.queries_way;
+    EXPECT_TRUE(point.keys_way.ends_with("striped of 16")) << point.keys_way;
+  }
+  EXPECT_EQ(found.points.front().queries_way, "gather_q, striped of 16");
+  EXPECT_LT(2 * found.points.front().queries_us, found.points.front().keys_us);
+  EXPECT_GT(found.queries, 1024);
+  EXPECT_LT(found.queries, found.keys);
 }
 
 TEST(Crossover, RefusesMasksOfFixedCellsAndClustersThatAreTooSmall) {
