@@ -388,29 +388,34 @@ Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& clu
 namespace {
 
 /// Adds the time and the bytes of the changes between the candidate's order and consecutive tokens.
-/// One in the other direction has the same messages the other way round.
+/// One in the other direction has the same messages the other way round. Groups of cp_sizes bring
+/// their own sequences into order, one round after the other.
 std::optional<Error> add_reshards(const Plan& plan, const Cluster& cluster,
                                   const CandidateOptions& options, Candidate& candidate) {
   const Scenario& scenario = plan.scenario;
   Scenario in_order = scenario;
   in_order.parallel.layout = LayoutKind::contiguous;
-  in_order.parallel.group_rule = GroupRule::all_ranks;
   const Result<Layout> to = make_layout(in_order);
   if (!to) return to.error();
-  const Plan moves = plan_reshard(scenario, plan.layout, to.value());
-  IdVector<RankId, int64_t> sent(moves.home.size());
-  for (const TransferItem& item : moves.forward.transfers) sent[item.src] += item.bytes;
-  const int64_t most = *std::max_element(sent.begin(), sent.end());
-  if (most == 0) return std::nullopt;
-  const Result<Timeline> timeline = predict(moves, cluster, {options.stack, false});
-  if (!timeline) return timeline.error();
   const Result<const Stack*> stack = find_stack(cluster, options.stack);
   if (!stack) return stack.error();
   const int32_t count = options.reshards * (scenario.numerics.backward ? 2 : 1);
-  // A change is a call inside a layer, not a pass of its own.
-  candidate.reshard_us =
-      count * std::max(0.0, timeline.value().forward.total_us - stack.value()->pass_us);
-  candidate.bytes_sent += count * most;
+  IdVector<RankId, int64_t> sent(plan.home.size());
+  for (size_t round = 0; round < std::max<size_t>(1, plan.layout.rounds.size()); ++round) {
+    const Plan moves = plan_reshard(scenario, plan.layout, to.value(), round);
+    bool is_in_order = true;
+    for (const TransferItem& item : moves.forward.transfers) {
+      sent[item.src] += item.bytes;
+      is_in_order &= item.bytes == 0;
+    }
+    if (is_in_order) continue;
+    const Result<Timeline> timeline = predict(moves, cluster, {options.stack, false});
+    if (!timeline) return timeline.error();
+    // A change is a call inside a layer, not a pass of its own.
+    candidate.reshard_us +=
+        count * std::max(0.0, timeline.value().forward.total_us - stack.value()->pass_us);
+  }
+  candidate.bytes_sent += count * *std::max_element(sent.begin(), sent.end());
   return std::nullopt;
 }
 

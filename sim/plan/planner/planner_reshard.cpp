@@ -16,12 +16,15 @@ struct HeldPiece {
   Piece piece;
 };
 
-/// [sequence] The pieces of all ranks.
-std::vector<std::vector<HeldPiece>> pieces_by_sequence(const Layout& layout) {
+/// [sequence] The pieces of all ranks; none of sequences of other rounds.
+std::vector<std::vector<HeldPiece>> pieces_by_sequence(const Layout& layout, size_t round) {
   std::vector<std::vector<HeldPiece>> all(layout.slots.sequences.size());
+  const std::vector<int32_t> round_of = round_of_sequences(layout.rounds, all.size());
   for (const RankId rank : layout.q_runs.ids()) {
-    for (const Piece& piece : make_pieces(layout.q_runs[rank], layout.slots, Side::q).pieces)
-      all[static_cast<size_t>(piece.sequence)].push_back({to_index(rank), piece});
+    for (const Piece& piece : make_pieces(layout.q_runs[rank], layout.slots, Side::q).pieces) {
+      const auto s = static_cast<size_t>(piece.sequence);
+      if (static_cast<size_t>(round_of[s]) == round) all[s].push_back({to_index(rank), piece});
+    }
   }
   return all;
 }
@@ -47,11 +50,13 @@ void add_overlap(const Piece& source, int64_t begin, int64_t end, int64_t row, M
 
 }  // namespace
 
-Plan plan_reshard(const Scenario& scenario, Layout from, const Layout& to) {
+Plan plan_reshard(const Scenario& scenario, Layout from, const Layout& to, size_t round) {
+  CPSCOPE_CHECK(from.rounds == to.rounds, "groups change with the order", from.rounds.size(),
+                to.rounds.size());
   Scenario rows = scenario;
   rows.numerics.fp8.reset();  // hidden states are in the dtype
   rows.numerics.backward = false;
-  const std::vector<std::vector<HeldPiece>> sources = pieces_by_sequence(from);
+  const std::vector<std::vector<HeldPiece>> sources = pieces_by_sequence(from, round);
   PlanBuilder builder(rows, std::move(from));
   builder.add_home_buffers();
   builder.open_stage(builder.plan().forward, 0, StageKind::transfer);
@@ -59,8 +64,10 @@ Plan plan_reshard(const Scenario& scenario, Layout from, const Layout& to) {
     std::map<int32_t, MovedRows> moved;  // by sender
     int64_t row = 0;
     for (const Piece& piece : make_pieces(to.q_runs[rank], to.slots, Side::q).pieces) {
+      const std::vector<HeldPiece>& held = sources[static_cast<size_t>(piece.sequence)];
+      if (held.empty()) continue;  // of another round
       CPSCOPE_CHECK(piece.stride == 1, "rows go to a layout with strides", piece.stride, row);
-      for (const HeldPiece& source : sources[static_cast<size_t>(piece.sequence)])
+      for (const HeldPiece& source : held)
         add_overlap(source.piece, piece.position, piece.position + piece.count, row,
                     moved[source.rank]);
       row += piece.count;

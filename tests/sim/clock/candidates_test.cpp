@@ -145,6 +145,29 @@ TEST(Candidates, SendNoQueriesWhereThereAreAsManyAsKeys) {
         << candidate.name;
 }
 
+// Four sequences of 64 tokens on 2 ranks each, in two rounds: of a zigzag's four chunks of 16 the
+// first rank sends the last one and gets the second. A row has 4 heads of 64 elements of 2 bytes.
+TEST(Candidates, BringTheSequencesOfEveryGroupIntoOrderInEveryRound) {
+  const auto reshards_of = [](const std::string& parallel) {
+    const Scenario scenario = scenario_of_parallel("cp_size = 4\n" + parallel, "64, 64, 64, 64");
+    Candidate plain, changed;
+    plain.parallel = changed.parallel = scenario.parallel;
+    try_candidate(scenario, h200(), {}, plain);
+    try_candidate(scenario, h200(), {.reshards = 3}, changed);
+    EXPECT_EQ(changed.refusal, "");
+    return std::pair(changed.bytes_sent - plain.bytes_sent, changed.reshard_us);
+  };
+  const auto [bytes, us] = reshards_of("cp_sizes = [2, 2, 2, 2]");
+  EXPECT_EQ(bytes, 3 * 2 * 2 * (16 * 4 * 64 * 2)) << "3 changes, 2 passes, 2 rounds";
+  // Both groups of a round at the same time, rounds one after the other.
+  const auto [of_one, one_us] = reshards_of("cp_sizes = [2, 2, 1, 1]");
+  EXPECT_EQ(of_one, bytes / 2);
+  EXPECT_NEAR(one_us, us / 2, 1e-9 * us);
+  EXPECT_EQ(reshards_of("cp_sizes = [1, 1, 1, 1]"), std::pair(int64_t{0}, 0.0));
+  EXPECT_EQ(reshards_of("cp_sizes = [2, 2, 2, 2]\nlayout = \"contiguous\""),
+            std::pair(int64_t{0}, 0.0));
+}
+
 TEST(Candidates, RecommendNothingThatDoesNotFit) {
   Cluster cluster = h200();
   const Scenario scenario = scenario_of_parallel("cp_size = 4");

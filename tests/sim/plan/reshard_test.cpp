@@ -1,7 +1,9 @@
 #include "sim/plan/planner/planner_reshard.h"
 #include "tests/sim/plan/plan_cases.h"
 
+#include <algorithm>
 #include <map>
+#include <numeric>
 
 #include <gtest/gtest.h>
 
@@ -10,10 +12,10 @@
 namespace cpscope::tests {
 namespace {
 
-Plan reshard_of(const Scenario& scenario) {
+Plan reshard_of(const Scenario& scenario, size_t round = 0) {
   Scenario in_order = scenario;
   in_order.parallel.layout = LayoutKind::contiguous;
-  return plan_reshard(scenario, layout_of(scenario), layout_of(in_order));
+  return plan_reshard(scenario, layout_of(scenario), layout_of(in_order), round);
 }
 
 /// What lands in the buffers of every rank: tokens of the old order, -1 where nothing does.
@@ -67,6 +69,60 @@ TEST(Reshard, BringsEveryValidTokenIntoOrderWhateverTheLayout) {
         ASSERT_EQ(places.size(), 29u + 17u + 5u);
         EXPECT_TRUE(std::is_sorted(places.begin(), places.end()));
       }
+    }
+  }
+}
+
+/// The rank of a group of so many that owns a position of a sequence, by the layouts' definition.
+int64_t rank_in_group(LayoutKind layout, int64_t stripe, int64_t length, int64_t size,
+                      int64_t position) {
+  const auto part = [&](int64_t parts) {
+    return position / ((length + parts - 1) / parts);  // slots are rounded up to whole parts
+  };
+  if (layout == LayoutKind::striped) return position / stripe % size;
+  if (layout == LayoutKind::contiguous) return part(size);
+  return std::min(part(2 * size), 2 * size - 1 - part(2 * size));
+}
+
+// Groups of 4; of 1, 2 and 1; of 3 and 1; of 4 again.
+TEST(Reshard, OfRoundsSendsEveryTokenThatAnotherRankOfItsGroupNeeds) {
+  const std::vector<int64_t> lengths{64, 9, 37, 20, 31, 5, 16};
+  const std::vector<int64_t> sizes{4, 1, 2, 1, 3, 1, 4};
+  const std::vector<int64_t> round_of{0, 1, 1, 1, 2, 2, 3}, first_of{0, 0, 1, 3, 0, 3, 0};
+  for (const LayoutKind layout :
+       {LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::striped}) {
+    for (const int64_t stripe : {1, 3}) {
+      Scenario scenario = make_case(lengths, 4, layout);
+      scenario.parallel.stripe = stripe;
+      scenario.parallel.group_rule = GroupRule::given;
+      scenario.parallel.cp_sizes = sizes;
+      SCOPED_TRACE(show(scenario));
+      const int64_t row = scenario.attention.heads * scenario.attention.head_dim_qk * 2;
+      int64_t landed_tokens = 0;
+      for (size_t round = 0; round < 4; ++round) {
+        std::map<std::pair<int64_t, int64_t>, int64_t> expected, sent;  // bytes by (from, to)
+        for (size_t s = 0; s < lengths.size(); ++s) {
+          if (round_of[s] != static_cast<int64_t>(round)) continue;
+          for (int64_t position = 0; position < lengths[s]; ++position) {
+            const auto owner = [&](LayoutKind kind) {
+              return first_of[s] + rank_in_group(kind, stripe, lengths[s], sizes[s], position);
+            };
+            const int64_t from = owner(layout), to = owner(LayoutKind::contiguous);
+            if (from != to) expected[{from, to}] += row;
+          }
+        }
+        const Plan plan = reshard_of(scenario, round);
+        for (const TransferItem& item : plan.forward.transfers)
+          if (item.src != item.dst) sent[{to_index(item.src), to_index(item.dst)}] += item.bytes;
+        EXPECT_EQ(sent, expected) << "round " << round;
+        EXPECT_EQ(sent.empty(), layout == LayoutKind::contiguous);
+        for (const std::vector<int64_t>& rank : landed(plan)) {
+          EXPECT_TRUE(std::is_sorted(rank.begin(), rank.end())) << "round " << round;
+          landed_tokens += std::ssize(rank);
+          EXPECT_EQ(std::count(rank.begin(), rank.end(), -1), 0) << "round " << round;
+        }
+      }
+      EXPECT_EQ(landed_tokens, std::reduce(lengths.begin(), lengths.end(), int64_t{0}));
     }
   }
 }
