@@ -6,14 +6,14 @@ namespace cpscope {
 
 namespace {
 
-/// The sequence of a query; the number of sequences for a token of none.
-size_t sequence_of(const Plan& plan, RunListId queries) {
+/// The sequence of the first token of a list; the number of sequences if there is none.
+size_t sequence_of(const Plan& plan, RunListId tokens, Side side) {
   const std::vector<SequenceSlot>& sequences = plan.layout.slots.sequences;
-  if (plan.list(queries).empty()) return sequences.size();
-  const int64_t token = plan.list(queries).front().begin;
+  if (plan.list(tokens).empty()) return sequences.size();
+  const int64_t token = plan.list(tokens).front().begin;
   const auto after = std::partition_point(
       sequences.begin(), sequences.end(),
-      [&](const SequenceSlot& slot) { return slot.q_begin + slot.q_slot <= token; });
+      [&](const SequenceSlot& slot) { return slot.side(side).end() <= token; });
   return static_cast<size_t>(after - sequences.begin());
 }
 
@@ -28,7 +28,8 @@ std::vector<int32_t> rounds_of_steps(const Plan& plan, Direction direction) {
   for (const ComputeItem& item : plan.pass(direction).computes) {
     int32_t& round = rounds[static_cast<size_t>(to_index(item.step))];
     if (round >= 0) continue;
-    const size_t sequence = sequence_of(plan, item.q_tokens);
+    size_t sequence = sequence_of(plan, item.q_tokens, Side::q);
+    if (sequence == sequences) sequence = sequence_of(plan, item.kv_tokens, Side::kv);
     if (sequence < sequences) round = round_of[sequence];
   }
   int32_t before = 0;
@@ -38,7 +39,7 @@ std::vector<int32_t> rounds_of_steps(const Plan& plan, Direction direction) {
 
 int32_t round_of_queries(const Plan& plan, RunListId queries) {
   const size_t sequences = plan.layout.slots.sequences.size();
-  const size_t sequence = sequence_of(plan, queries);
+  const size_t sequence = sequence_of(plan, queries, Side::q);
   if (sequence == sequences) return -1;
   return round_of_sequences(plan.layout.rounds, sequences)[sequence];
 }

@@ -7,8 +7,9 @@
 
 namespace cpscope {
 
-/// [step] The round of cp_sizes to which each step of a pass belongs, by the queries that it
-/// computes; a step without computes belongs to the round before. Empty without rounds.
+/// [step] The round of cp_sizes to which each step of a pass belongs, by the queries that its first
+/// compute has, or by its keys; a step without computes belongs to the round before. Empty without
+/// rounds.
 std::vector<int32_t> rounds_of_steps(const Plan& plan, Direction direction);
 
 /// The round of cp_sizes in which the queries of a list are computed; -1 for a list without tokens.

@@ -1,6 +1,8 @@
 #include "sim/plan/check/check_rows.h"
+#include "sim/plan/round_steps.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -122,15 +124,14 @@ class RoundCheck {
   /// ranks of one group.
   std::optional<std::string> look_at_steps(Direction direction, std::optional<ItemId>& wrong) {
     const Pass& pass = plan_.pass(direction);
-    std::vector<int32_t> rounds(static_cast<size_t>(pass.num_steps), kNone);
+    const std::vector<int32_t> rounds = rounds_of_steps(plan_, direction);
     for (const ComputeItem& item : pass.computes) {
       wrong = ItemId{direction, StageKind::compute, &item - pass.computes.data()};
       for (const Side side : {Side::q, Side::kv}) {
         for (const int64_t s :
              sequences_of(side == Side::q ? item.q_tokens : item.kv_tokens, side)) {
           const Place& place = places_[static_cast<size_t>(s)];
-          int32_t& round = rounds[static_cast<size_t>(to_index(item.step))];
-          if (round == kNone) round = place.round;
+          const int32_t round = rounds[static_cast<size_t>(to_index(item.step))];
           if (round != place.round || !place.has(item.rank))
             return fmt::format(
                 "{}, step {}: rank {} computes sequence {} of round {} in round {}, on ranks {} to "
@@ -141,13 +142,9 @@ class RoundCheck {
       }
     }
     wrong.reset();
-    int32_t before = 0;
-    for (int32_t& round : rounds) {
-      if (round == kNone) round = before;
-      if (round < before)
-        return fmt::format("{}: round {} comes after round {}", to_name(direction), round, before);
-      before = round;
-    }
+    const auto back = std::adjacent_find(rounds.begin(), rounds.end(), std::greater<>());
+    if (back != rounds.end())
+      return fmt::format("{}: round {} comes after round {}", to_name(direction), back[1], back[0]);
     for (const TransferItem& item : pass.transfers) {
       wrong = ItemId{direction, StageKind::transfer, &item - pass.transfers.data()};
       const auto round = static_cast<size_t>(rounds[static_cast<size_t>(to_index(item.step))]);

@@ -172,7 +172,7 @@ TEST(CpRounds, AreRejectedByNameWhereTheyAreNotPlanned) {
 }
 
 // What BalancedCPScheduler of megatron-core 0.16.1 (megatron/core/pipeline_parallel/
-// hybrid_cp_schedule.py) returns for these lengths; tests/python/test_megatron.py runs it.
+// hybrid_cp_schedule.py) returns for these lengths; tests/peers/frameworks/megatron.py runs it.
 TEST(HybridSchedule, IsMegatrons) {
   std::vector<CpRound> rounds =
       hybrid({20000, 1000, 8192, 8193, 70000, 3000, 500, 12000}, 8192, 16);
