@@ -223,8 +223,10 @@ void assign_striped(int64_t begin, int64_t tokens, RankSpan ranks, int64_t strip
       append_run(runs[ranks.at(r)], {begin + r, begin + tokens, ranks.count});
       continue;
     }
+    std::vector<TokenRun>& own = runs[ranks.at(r)];
+    if (own.empty()) own.reserve(static_cast<size_t>(tokens / (ranks.count * stripe)));
     for (int64_t first = begin + r * stripe; first < begin + tokens; first += ranks.count * stripe)
-      append_run(runs[ranks.at(r)], {first, first + stripe, 1});
+      append_run(own, {first, first + stripe, 1});
   }
 }
 

@@ -5,7 +5,10 @@
 namespace cpscope {
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -((-a) / b); }
+int64_t ceil_div(int64_t a, int64_t b) {
+  if (b == 1) return a;  // as nearly always
+  return a >= 0 ? (a + b - 1) / b : -((-a) / b);
+}
 int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
 /// First sequence whose slot ends after `token`; sequences.size() when the token lies in the tail.
@@ -16,11 +19,16 @@ size_t first_sequence_after(const std::vector<SequenceSlot>& sequences, Side sid
   return static_cast<size_t>(found - sequences.begin());
 }
 
+/// `near`: the sequence where a run before this one began, or any other. Is set to that of this
+/// one: most runs begin in the sequence of the run before, and need no search.
 void add_run_pieces(const TokenRun& run, int64_t row, const BatchSlots& slots, Side side,
-                    std::vector<Piece>& pieces) {
+                    size_t& near, std::vector<Piece>& pieces) {
   const int64_t count = run.count();
-  size_t s = first_sequence_after(slots.sequences, side, run.begin);
-  for (; s < slots.sequences.size(); ++s) {
+  const bool is_near = near < slots.sequences.size() &&
+                       slots.sequences[near].side(side).begin <= run.begin &&
+                       run.begin < slots.sequences[near].side(side).end();
+  if (!is_near) near = first_sequence_after(slots.sequences, side, run.begin);
+  for (size_t s = near; s < slots.sequences.size(); ++s) {
     const SlotSide slot = slots.sequences[s].side(side);
     if (slot.begin >= run.end) break;
     const int64_t from = std::max<int64_t>(0, ceil_div(slot.valid_begin() - run.begin, run.stride));
@@ -182,13 +190,17 @@ void intersect_sequence(std::span<const Piece> q_pieces, std::span<const Piece> 
 
 PieceTable make_pieces(std::span<const TokenRun> runs, const BatchSlots& slots, Side side) {
   PieceTable table;
+  table.pieces.reserve(runs.size());
   int64_t row = 0;
+  size_t near = 0;
   for (const TokenRun& run : runs) {
-    add_run_pieces(run, row, slots, side, table.pieces);
+    add_run_pieces(run, row, slots, side, near, table.pieces);
     row += run.count();
   }
-  std::stable_sort(table.pieces.begin(), table.pieces.end(),
-                   [](const Piece& a, const Piece& b) { return a.sequence < b.sequence; });
+  const auto is_before = [](const Piece& a, const Piece& b) { return a.sequence < b.sequence; };
+  // Stripes are millions of runs, in order.
+  if (!std::is_sorted(table.pieces.begin(), table.pieces.end(), is_before))
+    std::stable_sort(table.pieces.begin(), table.pieces.end(), is_before);
   for (size_t i = 0; i < table.pieces.size(); ++i) {
     if (i > 0 && table.pieces[i].sequence == table.pieces[i - 1].sequence) continue;
     table.sequences.push_back(table.pieces[i].sequence);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 namespace cpscope {
 namespace {
@@ -92,34 +93,35 @@ int64_t count_inside(const TokenRun& run, const KeyRange& range) {
   return index_of(range.end) - index_of(range.begin);
 }
 
-/// The keys that a rank owns, and those that every rank holds.
-std::vector<TokenRun> keys_held(const Plan& plan, RankId rank) {
-  const auto own = plan.list(plan.kv_lists[rank]);
-  std::vector<TokenRun> held(own.begin(), own.end());
+/// The keys that every rank holds, but those that this one owns.
+std::vector<TokenRun> replicated_keys(const Plan& plan, RankId rank) {
   const BufferId replica = plan.home[rank].replica;
-  if (replica == kNoBuffer) return held;
-  const std::vector<int64_t> owned = expand(own);
+  if (replica == kNoBuffer) return {};
+  const std::vector<int64_t> owned = expand(plan.list(plan.kv_lists[rank]));
   std::vector<int64_t> others = expand(plan.list(plan.buffer(replica).tokens));
   std::vector<int64_t> sorted = owned;
   std::sort(sorted.begin(), sorted.end());
   std::erase_if(others, [&](int64_t token) {
     return std::binary_search(sorted.begin(), sorted.end(), token);
   });
-  for (const TokenRun& run : runs_of(others)) held.push_back(run);
-  return held;
+  return runs_of(others);
 }
 
 /// How many of the keys that are seen these ranks do not hold.
 int64_t remote_keys(const Plan& plan, const std::vector<KeyRange>& seen, RankId first, RankId end) {
   int64_t remote = 0;
   for (const KeyRange& range : seen) remote += range.end - range.begin;
-  for (RankId rank = first; rank < end; rank = RankId{to_index(rank) + 1}) {
-    for (const TokenRun& run : keys_held(plan, rank)) {
+  const auto take = [&](std::span<const TokenRun> held) {
+    for (const TokenRun& run : held) {
       auto range = std::partition_point(seen.begin(), seen.end(),
                                         [&](const KeyRange& r) { return r.end <= run.begin; });
       for (; range != seen.end() && range->begin < run.end; ++range)
         remote -= count_inside(run, *range);
     }
+  };
+  for (RankId rank = first; rank < end; rank = RankId{to_index(rank) + 1}) {
+    take(plan.list(plan.kv_lists[rank]));
+    take(replicated_keys(plan, rank));
   }
   return remote;
 }

@@ -1,5 +1,6 @@
 #include "sim/plan/check/check_rows.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,15 +10,36 @@
 namespace cpscope {
 namespace {
 
-int64_t first_misowned(const Plan& plan, Side side) {
-  const int64_t tokens = plan.layout.slots.tokens_of(side);
-  std::vector<WeightedRun> runs{{{0, tokens, 1}, ~uint64_t{0}}};
+/// A token that is not on exactly one of the lists, or -1, by a mark for each token.
+int64_t first_not_marked_once(const Plan& plan, Side side) {
+  std::vector<bool> is_owned(static_cast<size_t>(plan.layout.slots.tokens_of(side)), false);
   for (const RunListId list : plan.lists(side)) {
     for (const TokenRun& run : plan.list(list)) {
-      if (run.count() > 0 && run.last() >= tokens) return run.last();
-      runs.push_back({run, 1});
+      for (int64_t id = run.begin; id < run.end; id += run.stride) {
+        // Ends here whatever the lists hold, so that no token is marked twice.
+        if (is_owned[static_cast<size_t>(id)]) return id;
+        is_owned[static_cast<size_t>(id)] = true;
+      }
     }
   }
+  const auto lost = std::find(is_owned.begin(), is_owned.end(), false);
+  return lost == is_owned.end() ? -1 : lost - is_owned.begin();
+}
+
+int64_t first_misowned(const Plan& plan, Side side) {
+  // Runs of so few tokens are more work to balance than their tokens to mark: stripes of a cache.
+  constexpr int64_t kTokensOfRun = 16;
+  const int64_t tokens = plan.layout.slots.tokens_of(side);
+  int64_t count = 0;
+  for (const RunListId list : plan.lists(side)) {
+    count += std::ssize(plan.list(list));
+    for (const TokenRun& run : plan.list(list))
+      if (run.count() > 0 && run.last() >= tokens) return run.last();
+  }
+  if (tokens <= count * kTokensOfRun) return first_not_marked_once(plan, side);
+  std::vector<WeightedRun> runs{{{0, tokens, 1}, ~uint64_t{0}}};
+  for (const RunListId list : plan.lists(side))
+    for (const TokenRun& run : plan.list(list)) runs.push_back({run, 1});
   return first_unbalanced(runs);
 }
 

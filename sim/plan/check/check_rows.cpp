@@ -64,6 +64,12 @@ template <class Visit>
 void for_each_interval(const std::vector<WeightedRun>& runs, int64_t stride, Visit visit) {
   std::vector<ClassInterval> intervals;
   for (const WeightedRun& weighted : runs) {
+    if (stride == 1 && weighted.run.stride == 1) {
+      // Stripes are millions of runs, each an interval.
+      const TokenRun& run = weighted.run;
+      if (run.end > run.begin) visit(ClassInterval{0, run.begin, run.end}, weighted.weight);
+      continue;
+    }
     intervals.clear();
     if (weighted.run.count() > 0) add_intervals(weighted.run, stride, intervals);
     for (const ClassInterval& interval : intervals) visit(interval, weighted.weight);
@@ -140,13 +146,18 @@ int64_t first_nonzero_of_events(const std::vector<WeightedRun>& runs, int64_t st
 }  // namespace
 
 RowReader::RowReader(const Plan& plan, RunListId list, Side side) : plan_(plan), side_(side) {
-  int64_t row = 0;
+  entries_.reserve(plan.list(list).size());
+  int64_t row = 0, near = -1;
   for (const TokenRun& run : plan.list(list)) {
     // Cut the run where the sequence, or validity, changes.
     int64_t index = 0;
     while (index < run.count()) {
       const int64_t token = run.at(index);
-      const int64_t sequence = sequence_of(token);
+      // Most runs begin in the sequence of the run before, and need no search.
+      const bool is_near = near >= 0 &&
+                           plan.layout.slots.sequences[near].side(side).begin <= token &&
+                           token < plan.layout.slots.sequences[near].side(side).end();
+      const int64_t sequence = near = is_near ? near : sequence_of(token);
       int64_t limit = plan.layout.slots.tokens_of(side);
       bool valid = false;
       if (sequence >= 0) {
@@ -156,7 +167,7 @@ RowReader::RowReader(const Plan& plan, RunListId list, Side side) : plan_(plan),
                 : token < slot.valid_begin() ? slot.valid_begin()
                                              : slot.end();
       }
-      const int64_t stop = std::min(run.count(), (limit - run.begin + run.stride - 1) / run.stride);
+      const int64_t stop = std::min(run.count(), TokenRun{run.begin, limit, run.stride}.count());
       entries_.push_back({row + index, stop - index, token, run.stride});
       const int64_t owner = valid ? sequence : -1;
       const bool grows = !stretches_.empty() && stretches_.back().sequence == owner &&

@@ -124,9 +124,18 @@ uint64_t PairPrint::sum_run(const PowerTable& powers, const TokenRun& run, int64
 
 PairPrint::ListSums PairPrint::list_sums(const PowerTable& powers, RunListId list) const {
   ListSums sums{{0}, {0}};
+  sums.first_row.reserve(plan_.list(list).size() + 1);
+  sums.before.reserve(plan_.list(list).size() + 1);
+  // The sum of a run is the power of its first id times that of its shape, which stripes share.
+  int64_t stride = 1, count = 1;
+  uint64_t shape = 1;
   for (const TokenRun& run : plan_.list(list)) {
-    sums.first_row.push_back(sums.first_row.back() + run.count());
-    sums.before.push_back(add(sums.before.back(), sum_run(powers, run, run.count())));
+    if (run.stride != stride || run.count() != count) {
+      stride = run.stride, count = run.count();
+      shape = count == 1 ? 1 : powers.sum(stride, 0, count);
+    }
+    sums.first_row.push_back(sums.first_row.back() + count);
+    sums.before.push_back(add(sums.before.back(), multiply(powers.power(run.begin), shape)));
   }
   return sums;
 }

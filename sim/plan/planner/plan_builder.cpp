@@ -39,6 +39,10 @@ BufferId PlanBuilder::add_partial(BufferId like) {
 }
 
 void PlanBuilder::add_home_buffers() {
+  size_t runs = plan_.runs.size();
+  for (const RankId rank : ranks())
+    runs += plan_.layout.q_runs[rank].size() + plan_.layout.kv_runs[rank].size();
+  plan_.runs.reserve(runs);
   for (const RankId rank : ranks()) {
     // Ranks that own heads have the same queries.
     const bool is_known = owns_heads(scenario().parallel) && rank != RankId{0};

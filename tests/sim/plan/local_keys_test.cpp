@@ -1,10 +1,12 @@
 #include "sim/plan/local_keys.h"
 
+#include "sim/plan/check/plan_check.h"
 #include "tests/sim/plan/plan_cases.h"
 
 #include <algorithm>
 #include <numeric>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 // Local lengths of decoders, and the ranks that append to their caches.
@@ -121,6 +123,47 @@ TEST(GrowingCache, OfAPromptIsAlignedByBothSlots) {
             "sequence begin on rank 0");
   scenario.batch.slot_multiple = 12;
   EXPECT_TRUE(grow_cache(scenario, layout_of(scenario), 1));
+}
+
+// 2^17 stripes a rank: minutes, if any step of plan or proof looked for each among all.
+TEST(StripedCache, OfAMillionRunsIsProved) {
+  const Scenario scenario =
+      make_decoder(std::vector<int64_t>(64, 1), std::vector<int64_t>(64, 32768), 8, 2);
+  const Plan plan = plan_of(scenario);
+  for (const RankId rank : plan.home.ids())
+    ASSERT_EQ(plan.list(plan.kv_lists[rank]).size(), size_t{1} << 17);
+  expect_proved(plan);
+}
+
+/// The first check of a plan that fails.
+std::string first_fault(const Plan& plan) {
+  for (const CheckResult& check : inspect_plan(plan))
+    if (!check.ok) return check.detail;
+  return "";
+}
+
+// Few long runs and many short ones are summed in different ways.
+TEST(StripedCache, IsNotProvedIfAKeyHasTwoOwnersOrNone) {
+  for (const int64_t block : {2, 512}) {
+    const Scenario scenario = make_decoder({1, 1}, {2048, 2048}, 4, block);
+    const Plan healthy = plan_of(scenario);
+    EXPECT_EQ(first_fault(healthy), "");
+    const auto run_of = [&](Plan& plan, int32_t rank) -> TokenRun& {
+      return plan.runs[static_cast<size_t>(plan.run_lists[plan.kv_lists[RankId{rank}]].first)];
+    };
+    Plan plan = healthy;  // rank 1 takes the stripe of rank 0
+    run_of(plan, 1) = {0, block, 1};
+    EXPECT_EQ(first_fault(plan), "key token 0 is not owned by exactly one rank") << block;
+    plan = healthy;  // rank 3 loses one key
+    --run_of(plan, 3).end;
+    --plan.run_lists[plan.kv_lists[RankId{3}]].rows;
+    EXPECT_EQ(first_fault(plan),
+              fmt::format("key token {} is not owned by exactly one rank", 4 * block - 1));
+    plan = healthy;  // rank 2 owns keys behind the last one
+    run_of(plan, 2) = {4096, 4096 + block, 1};
+    EXPECT_EQ(first_fault(plan),
+              fmt::format("key token {} is not owned by exactly one rank", 4096 + block - 1));
+  }
 }
 
 TEST(LocalKeys, OfMoreQueriesThanAnyoneReadsAreRejected) {
