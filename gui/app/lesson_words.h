@@ -16,7 +16,7 @@ PageText padding_fills_slots, padding_is_unseen, padding_by_rank;
 PageText parts_begin, parts_merge, parts_finish;
 PageText run_something, error_map, error_of_lse;
 PageText sizes_follow_lengths, groups_work_alone, rounds_wait;
-PageText decoder_sends, drafts_see;
+PageText decoder_sends, drafts_see, lse_of_base_two;
 PageText queries_travel, queries_or_keys, queries_go_down, one_chunk_goes_on;
 PageText helpers_take_queries, helpers_return, tiles_of_ranks, every_mesh;
 PageText rings_of_rings, hop_of_hosts, forward_sends_keys, gradients_travel;

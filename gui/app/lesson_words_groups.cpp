@@ -5,7 +5,9 @@
 #include "sim/plan/local_keys.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -118,6 +120,44 @@ void drafts_see(CaptionWriter& writer, const AppState&) {
       ". Each draft has a length of its own on each rank. A kernel that masks them against the "
       "number of keys that its rank holds, as if they were the last ones, hides keys that a draft "
       "must see: in the fault gallery that is drafts_masked_by_local_length.");
+}
+
+void lse_of_base_two(CaptionWriter& writer, const AppState&) {
+  const Plan& plan = writer.plan();
+  const Result<std::vector<LocalKeys>> counts = count_local_keys(plan.scenario, plan.layout);
+  if (!counts || counts.value().empty()) return;
+  // The query whose keys are shared most unevenly shows most.
+  const auto spread = [](const LocalKeys& one) {
+    const auto [least, most] = std::minmax_element(one.keys.begin(), one.keys.end());
+    return static_cast<double>(*most) / static_cast<double>(std::max<int64_t>(1, *least));
+  };
+  const LocalKeys& query = *std::max_element(
+      counts.value().begin(), counts.value().end(),
+      [&](const LocalKeys& a, const LocalKeys& b) { return spread(a) < spread(b); });
+  // Logits that are all zero make the lse of a rank the logarithm of its number of keys.
+  const auto shares = [&](double power) {
+    double sum = 0;
+    for (const int64_t keys : query.keys)
+      if (keys > 0) sum += std::pow(static_cast<double>(keys), power);
+    std::vector<std::string> all;
+    for (const int64_t keys : query.keys)
+      all.push_back(print_share(keys > 0 ? std::pow(static_cast<double>(keys), power) / sum : 0.0));
+    return std::pair(fmt::format("{}", fmt::join(all, " + ")), std::log(sum));
+  };
+  const double power = 1 / std::log(2.0);
+  const auto [right, right_lse] = shares(1);
+  const auto [wrong, wrong_lse] = shares(power);
+  writer.say(fmt::format(
+      "Some decoding kernels return lse as a logarithm to base two. Merged as if it were natural, "
+      "a rank weighs as much as its sum of weights to the power of {:.2f}. An example: query {} of "
+      "sequence {} sees {} keys of the ranks. If all logits were zero, out would be {} of their "
+      "results, and lse {:.2f}. With the wrong base out is {} of them, and lse {:.2f}. The more "
+      "evenly the keys are split, the less out shows it: compare lse too.",
+      power, query.query, query.sequence, fmt::join(query.keys, " + "), right, right_lse, wrong,
+      wrong_lse));
+  for (const Fault& fault : fault_catalogue())
+    if (fault.name == "merged_with_lse_of_another_base")
+      writer.say(fmt::format(" In the fault gallery this is {}.", fault.name));
 }
 
 }  // namespace cpscope::gui::words

@@ -479,20 +479,22 @@ Lesson lesson_rounds() {
 }
 
 Lesson lesson_decoder() {
-  return {"A decoder with its keys on many ranks",
-          "What travels, and which keys may a draft see?",
-          {{.scenario = "decode_drafts",
-            .prepare = go_to_begin,
-            .view = ViewKind::traffic,
-            .text = words::decoder_sends,
-            .ask = "Focus the mask view: menu View, Mask",
-            .is_done = [](const AppState& s) { return s.focus_view == ViewKind::mask; },
-            .perform = [](AppState& s) { apply_command(s, "view.focus.mask"); }},
-           {.scenario = "decode_drafts",
-            .view = ViewKind::mask,
-            .text = words::ask_keys_of_draft,
-            .question = &kKeysOfDraft},
-           {.scenario = "decode_drafts", .view = ViewKind::mask, .text = words::drafts_see}}};
+  return {
+      "A decoder with its keys on many ranks",
+      "What travels, which keys may a draft see, and how are results merged?",
+      {{.scenario = "decode_drafts",
+        .prepare = go_to_begin,
+        .view = ViewKind::traffic,
+        .text = words::decoder_sends,
+        .ask = "Focus the mask view: menu View, Mask",
+        .is_done = [](const AppState& s) { return s.focus_view == ViewKind::mask; },
+        .perform = [](AppState& s) { apply_command(s, "view.focus.mask"); }},
+       {.scenario = "decode_drafts",
+        .view = ViewKind::mask,
+        .text = words::ask_keys_of_draft,
+        .question = &kKeysOfDraft},
+       {.scenario = "decode_drafts", .view = ViewKind::mask, .text = words::drafts_see},
+       {.scenario = "decode_drafts", .view = ViewKind::numbers, .text = words::lse_of_base_two}}};
 }
 
 }  // namespace

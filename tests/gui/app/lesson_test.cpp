@@ -408,6 +408,17 @@ TEST(Lessons, CountWhatThePlanDoes) {
   EXPECT_EQ(text_of_page(state, 9, 4).find("places 0 have"), std::string::npos);
 }
 
+// log(16 + 15 + 8 + 8) = 3.85. With lse to base two: 16^1.4427 = 54.6, 49.7, 20.1 and 20.1, of
+// 144.5, whose logarithm is 4.97.
+TEST(Lessons, ShowWhatAWrongBaseOfLseChanges) {
+  AppState state = make_lesson_state();
+  const std::string text = text_of_page(state, 11, 3);
+  for (const char* words :
+       {"query 0 of sequence 1 sees 16 + 15 + 8 + 8 keys", "lse 3.85. With the wrong base",
+        "and lse 4.97.", "to the power of 1.44", "merged_with_lse_of_another_base"})
+    EXPECT_NE(text.find(words), std::string::npos) << words << ": " << text;
+}
+
 TEST(Lessons, NameTwoDifferentValuesOfTheWorstRow) {
   AppState state = make_lesson_state();
   ASSERT_TRUE(open_lesson(state, {8, 0}));
