@@ -187,6 +187,8 @@ void add_figures(const Candidates& comparison, int64_t index, Inspection& inspec
                   moved > 0 && needed == 0 ? ": all of it is unneeded" : ""));
   add("Balance", fmt::format("busiest rank {:.3f} x the mean, critical path {:.3f} x the ideal",
                              c.rank_max_over_mean, c.critical_path_over_ideal));
+  if (c.group_loss)
+    add("Waiting for the slowest group", print_share(*c.group_loss) + " of the time");
   add("Padding", fmt::format("{} of all rows{}", print_share(c.padding_share),
                              c.is_wasteful ? "; far more than it must: not recommended" : ""));
   add("Memory, fullest rank",
@@ -323,6 +325,11 @@ bool take_way(AppState& state, int64_t candidate) {
     return false;
   const Candidate& taken = shown->candidates[static_cast<size_t>(candidate)];
   if (!taken.refusal.empty() || taken.is_own) return false;
+  if (taken.is_in_groups) {
+    tell(state, "Groups of a fixed size have batches of their own, which one scenario has not",
+         true);
+    return false;
+  }
   Scenario scenario = state.document.scenario();
   scenario.parallel = way_of(taken.parallel, scenario.parallel);
   edit_scenario(state, std::move(scenario), "parallel");

@@ -3,6 +3,7 @@
 #include "sim/base/parallel.h"
 #include "sim/clock/candidate_figures.h"
 #include "sim/clock/clock.h"
+#include "sim/clock/fixed_groups.h"
 #include "sim/plan/plan_summary.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/plan/planner/planner_reshard.h"
@@ -98,13 +99,14 @@ void fill(Candidate& candidate, const Plan& plan, const Timeline& timeline,
   candidate.rank_max_over_mean = summary.rank_max_over_mean;
   candidate.critical_path_over_ideal = summary.critical_path_over_ideal;
   candidate.padding_share = padding_share_of(plan);
-  candidate.query_rows = plan.layout.slots.tokens;
+  candidate.query_rows = plan.layout.slots.tokens / plan.layout.cp_size;
+  candidate.visible_pairs = summary.visible_pairs;
   candidate.fits =
       static_cast<double>(candidate.memory_bytes) <= cluster.device.memory_gib * (1 << 30);
 }
 
 /// Sort key in the order of list_candidates; uses only the keys that the candidate's type reads.
-std::array<int64_t, 10> list_place(const Parallel& way) {
+std::array<int64_t, 11> list_place(const Parallel& way) {
   const auto index_in = [](const auto& all, auto value) {
     return static_cast<int64_t>(std::find(all.begin(), all.end(), value) - all.begin());
   };
@@ -120,7 +122,8 @@ std::array<int64_t, 10> list_place(const Parallel& way) {
           has_head_stages(way.comm_type) ? way.heads_per_stage : 0,
           has_windows(way.comm_type) ? way.ring_window : 0,
           has_ring_backward(way.comm_type) ? static_cast<int64_t>(way.ring_backward) : 0,
-          static_cast<int64_t>(way.group_rule)};
+          static_cast<int64_t>(way.group_rule),
+          -way.cp_size};
 }
 
 /// Only the first complaint: a table has one line for it.
@@ -151,11 +154,11 @@ void number_times(std::vector<Candidate>& candidates) {
 /// simplest layout, then the simplest communication.
 auto preference(const Candidate& candidate) {
   const Parallel& way = candidate.parallel;
-  const std::array<int64_t, 10> place = list_place(way);
+  const std::array<int64_t, 11> place = list_place(way);
   const bool has_usual_chunk =
       !has_chunks(way.layout) || way.dispatch_chunk == Parallel{}.dispatch_chunk;
   return std::tuple(!candidate.is_own, place[2], !has_usual_chunk, place[3], place[4], place[0],
-                    std::array{place[1], place[7], place[8], place[5], place[6]});
+                    std::array{place[1], place[7], place[8], place[5], place[6], place[10]});
 }
 
 /// Sort key of all candidates that are possible.
@@ -261,7 +264,7 @@ std::string name_way(const Parallel& parallel) {
 
 bool pads_too_much(const Candidate& candidate, double most_padding) {
   return candidate.refusal.empty() && candidate.padding_share > most_padding &&
-         candidate.query_rows > kRowsForNothing * candidate.parallel.cp_size;
+         candidate.query_rows > kRowsForNothing;
 }
 
 MeanTimes mean_times(const Timeline& timeline) {
@@ -330,11 +333,12 @@ std::vector<Parallel> list_candidates(const Scenario& scenario,
       }
     }
   }
+  for (const Parallel& parallel : list_fixed_groups(scenario)) add(parallel);
   return list;
 }
 
 bool is_same_way(const Parallel& a, const Parallel& b) {
-  return a.comm_type == b.comm_type && a.layout == b.layout &&
+  return a.comm_type == b.comm_type && a.layout == b.layout && a.cp_size == b.cp_size &&
          (!has_head_groups(a.comm_type) || a.a2a_size == b.a2a_size) &&
          (a.comm_type != CommType::mesh || a.mesh_q == b.mesh_q) &&
          (!has_windows(a.comm_type) || a.ring_window == b.ring_window) &&
@@ -379,6 +383,8 @@ Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& clu
     Candidate candidate;
     candidate.parallel = parallel;
     candidate.name = name_way(parallel);
+    candidate.is_in_groups = parallel.cp_size != scenario.parallel.cp_size;
+    if (candidate.is_in_groups) candidate.name += fmt::format(", fixed CP {}", parallel.cp_size);
     result.candidates.push_back(std::move(candidate));
   }
   result.candidates.front().is_own = true;
@@ -423,6 +429,7 @@ std::optional<Error> add_reshards(const Plan& plan, const Cluster& cluster,
 
 void try_candidate(const Scenario& scenario, const Cluster& cluster,
                    const CandidateOptions& options, Candidate& candidate) {
+  if (candidate.is_in_groups) return try_fixed_groups(scenario, cluster, options, candidate);
   Scenario other = scenario;
   other.parallel = candidate.parallel;
   if (options.refuse) {
@@ -504,7 +511,8 @@ std::string comparison_csv(const Candidates& comparison) {
       "cp_comm_type,layout,a2a_size,dispatch_chunk,stripe,status,forward_us,backward_us,total_us,"
       "exposed_us,bytes_sent,kv_necessary,kv_moved,kv_moved_over_necessary,rank_max_over_mean,"
       "critical_path_over_ideal,padding_share,memory_bytes,fits,is_pareto,is_best,is_own,mesh_q,"
-      "ring_window,ring_backward,heads_per_stage,combine,dispatch,is_searched,cp_sizes,reason\n";
+      "ring_window,ring_backward,heads_per_stage,combine,dispatch,is_searched,cp_sizes,cp_size,"
+      "group_loss,reason\n";
   for (size_t i = 0; i < comparison.candidates.size(); ++i) {
     const Candidate& c = comparison.candidates[i];
     text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},",
@@ -515,10 +523,12 @@ std::string comparison_csv(const Candidates& comparison) {
                         kv_ratio_field(c), c.rank_max_over_mean, c.critical_path_over_ideal,
                         c.padding_share, c.memory_bytes, c.fits ? 1 : 0, c.is_pareto ? 1 : 0,
                         static_cast<int64_t>(i) == comparison.best ? 1 : 0, c.is_own ? 1 : 0);
-    text += fmt::format("{},{},{},{},{},{},{},{},{}\n", c.parallel.mesh_q, c.parallel.ring_window,
-                        to_name(c.parallel.ring_backward), c.parallel.heads_per_stage,
-                        to_name(c.parallel.combine), to_name(c.parallel.dispatch),
-                        c.is_searched ? 1 : 0, to_name(c.parallel.group_rule), quoted(c.refusal));
+    text +=
+        fmt::format("{},{},{},{},{},{},{},{},{},{},{}\n", c.parallel.mesh_q, c.parallel.ring_window,
+                    to_name(c.parallel.ring_backward), c.parallel.heads_per_stage,
+                    to_name(c.parallel.combine), to_name(c.parallel.dispatch),
+                    c.is_searched ? 1 : 0, to_name(c.parallel.group_rule), c.parallel.cp_size,
+                    c.group_loss ? fmt::format("{}", *c.group_loss) : "", quoted(c.refusal));
   }
   return text;
 }
@@ -561,7 +571,18 @@ std::string recommend(const Candidates& comparison) {
     }
     break;
   }
-  const Candidate& first = comparison.candidates.front();
+  const auto groups = std::find_if(
+      comparison.candidates.begin(), comparison.candidates.end(), [](const Candidate& candidate) {
+        return candidate.is_in_groups && candidate.refusal.empty() && candidate.fits;
+      });
+  if (groups != comparison.candidates.end())
+    text += fmt::format(
+        "; with groups of a fixed size for all sequences, {} is the fastest: {:.3f} ms, {:.0f} % "
+        "of it waiting for the slowest group",
+        groups->name, groups->total_us() * 1e-3, 100 * groups->group_loss.value_or(0));
+  const Candidate& first =
+      *std::find_if(comparison.candidates.begin(), comparison.candidates.end(),
+                    [](const Candidate& candidate) { return !candidate.is_in_groups; });
   if (first.fits && first.is_wasteful)
     text += fmt::format(
         "; {} would take {:.3f} ms, but {:.0f} % of its rows are padding that all "

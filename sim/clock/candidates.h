@@ -35,19 +35,24 @@ struct Candidate {
   int64_t bytes_sent = 0;                  // both passes, of the rank that sends most
   int64_t kv_necessary = 0, kv_moved = 0;  // bytes of the forward, all ranks
   double rank_max_over_mean = 1, critical_path_over_ideal = 1;
-  double padding_share = 0;  // fraction of query rows that are padding
-  int64_t query_rows = 0;    // of the batch, with padding
+  double padding_share = 0;   // fraction of query rows that are padding
+  int64_t query_rows = 0;     // of a rank, with padding, the mean
+  int64_t visible_pairs = 0;  // (query, key, query head) triples of the forward
+  // is_in_groups: fraction of the time that a group waits for the slowest one, the mean of all.
+  std::optional<double> group_loss = {};
   int64_t memory_bytes = 0;  // high-water mark of the fullest rank
   bool fits = true;          // in the memory of one GPU
   int64_t time_number = 0;   // ascends with the time; the same for times that are printed alike
   bool is_pareto = false;    // no other is at least as good in time, bytes sent and memory
   bool is_wasteful = false;  // pads far more than the minimum, and more than other layers need
   bool is_searched = false;  // tried by a search alone (search.h)
+  // Of groups of a fixed CP size (fixed_groups.h): several batches, which no scenario takes over.
+  bool is_in_groups = false;
 
   double reshard_us = 0;  // of all changes of order that CandidateOptions::reshards asks for
 
   double total_us() const { return forward_us + backward_us + reshard_us; }
-  bool can_be_best() const { return refusal.empty() && fits && !is_wasteful; }
+  bool can_be_best() const { return refusal.empty() && fits && !is_wasteful && !is_in_groups; }
 };
 
 /// Why a search has ended: nothing was left to try, or the limit of time or tries was reached.
@@ -114,8 +119,8 @@ struct CandidateOptions {
 
 /// The communication types of common frameworks x layout, x a2a_size if there is a choice, x
 /// dispatch_chunk for lpt and lpt_local; double_ring x ring_windows; where keys outnumber queries
-/// kQueriesTravel x layout; and the scenario's own way if it is none of these. An imported order
-/// occurs only in the scenario's own way.
+/// kQueriesTravel x layout; list_fixed_groups; and the scenario's own way if it is none of these.
+/// An imported order occurs only in the scenario's own way.
 std::vector<Parallel> list_candidates(const Scenario& scenario,
                                       const std::vector<int64_t>& dispatch_chunks,
                                       const std::vector<int32_t>& ring_windows = {});

@@ -47,6 +47,8 @@ Json candidate_json(const Candidate& candidate, bool is_best) {
                {"combine", to_name(parallel.combine)},
                {"q_owner", to_name(parallel.q_owner)},
                {"cp_sizes", to_name(parallel.group_rule)},
+               {"cp_size", parallel.cp_size},
+               {"is_in_groups", candidate.is_in_groups},
                {"is_searched", candidate.is_searched},
                {"is_own", candidate.is_own},
                {"status", candidate.refusal.empty() ? "predicted" : "refused"}};
@@ -70,6 +72,7 @@ Json candidate_json(const Candidate& candidate, bool is_best) {
   json["kv_bytes"] = kv_json(candidate);
   json["imbalance"] = {{"rank_max_over_mean", candidate.rank_max_over_mean},
                        {"critical_path_over_ideal", candidate.critical_path_over_ideal}};
+  if (candidate.group_loss) json["group_loss"] = *candidate.group_loss;
   json["padding_share"] = candidate.padding_share;
   json["memory_bytes"] = candidate.memory_bytes;
   json["fits"] = candidate.fits;
@@ -83,14 +86,16 @@ bool is_the_best(const Candidates& comparison, size_t index) {
   return static_cast<int64_t>(index) == comparison.best;
 }
 
-/// The fastest, the best of each communication type, the scenario's own and the Pareto front.
+/// The fastest, the best of each communication type, also of groups of a fixed size, the scenario's
+/// own and the Pareto front.
 bool is_shown(const Candidates& comparison, size_t index) {
   const Candidate& candidate = comparison.candidates[index];
   if (index < kMostShown || candidate.is_own || candidate.is_pareto) return true;
   return std::none_of(comparison.candidates.begin(),
                       comparison.candidates.begin() + static_cast<std::ptrdiff_t>(index),
                       [&](const Candidate& before) {
-                        return before.parallel.comm_type == candidate.parallel.comm_type;
+                        return before.parallel.comm_type == candidate.parallel.comm_type &&
+                               before.is_in_groups == candidate.is_in_groups;
                       });
 }
 
@@ -195,7 +200,7 @@ Json search_json(const SearchReport& search, double best_us, int32_t ranks) {
 
 /// Predicted time and ranks of the best candidate; nothing without one.
 std::pair<double, int32_t> best_of(const Candidates& comparison) {
-  const int32_t ranks = comparison.candidates.front().parallel.cp_size;
+  const int32_t ranks = comparison.candidates[static_cast<size_t>(comparison.own)].parallel.cp_size;
   if (comparison.best < 0) return {0.0, ranks};
   return {comparison.candidates[static_cast<size_t>(comparison.best)].total_us(), ranks};
 }
@@ -285,12 +290,14 @@ void write_comparison_text(const Candidates& comparison, bool is_full, std::ostr
     }
     out << fmt::format(
         "{}{:<{}} {:>10.3f} {:>10.3f} {:>9.3f} {:>9.1f} {:>9} {:>9.3f} {:>6.2f} "
-        "{:>7.2f} {:>7.2f}{}{}{}{}\n",
+        "{:>7.2f} {:>7.2f}{}{}{}{}{}\n",
         c.is_pareto ? '*' : ' ', c.name, width, c.total_us() * 1e-3, c.forward_us * 1e-3,
         c.exposed_us * 1e-3, static_cast<double>(c.bytes_sent) / (1 << 20), describe_kv_ratio(c),
         c.rank_max_over_mean, c.critical_path_over_ideal, 100 * c.padding_share,
         gibibytes(c.memory_bytes),
         c.reshard_us > 0 ? fmt::format("  {:.3f} ms of changes", c.reshard_us * 1e-3) : "",
+        c.group_loss ? fmt::format("  {:.0f} % waiting for the slowest group", 100 * *c.group_loss)
+                     : "",
         is_the_best(comparison, i) ? "  <- best" : "", c.is_own ? "  (the scenario's own)" : "",
         !c.fits         ? "  does not fit"
         : c.is_wasteful ? "  pads too much"

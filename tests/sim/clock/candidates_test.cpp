@@ -1,5 +1,6 @@
 #include "sim/clock/candidates.h"
 
+#include "sim/clock/fixed_groups.h"
 #include "sim/scenario/scenario_file.h"
 
 #include <algorithm>
@@ -130,7 +131,7 @@ TEST(Candidates, OfADecoderLeaveTheKeysWhereTheyAre) {
     const int64_t row = scenario.attention.heads * scenario.attention.head_dim_qk * 2;
     EXPECT_EQ(striped.bytes_sent, (7 + 1) * 16 * row);
     EXPECT_EQ(striped.kv_moved, 0);
-    EXPECT_EQ(striped.query_rows, 128);
+    EXPECT_EQ(striped.query_rows, 16);
     EXPECT_TRUE(striped.can_be_best()) << "16 rows a rank cost other layers nothing";
     EXPECT_LT(2 * striped.total_us(), by_name["p2p, striped of 16"]->total_us());
   }
@@ -166,6 +167,66 @@ TEST(Candidates, BringTheSequencesOfEveryGroupIntoOrderInEveryRound) {
   EXPECT_EQ(reshards_of("cp_sizes = [1, 1, 1, 1]"), std::pair(int64_t{0}, 0.0));
   EXPECT_EQ(reshards_of("cp_sizes = [2, 2, 2, 2]\nlayout = \"contiguous\""),
             std::pair(int64_t{0}, 0.0));
+}
+
+TEST(FixedGroups, GiveTheNextSequenceToTheGroupWithTheFewestTokens) {
+  EXPECT_EQ(share_among_groups({8, 3, 3, 5, 1, 1}, 2),
+            (std::vector<std::vector<int64_t>>{{0, 4, 5}, {1, 2, 3}}));
+  EXPECT_EQ(share_among_groups({7}, 3), (std::vector<std::vector<int64_t>>{{0}, {}, {}}));
+}
+
+/// The time of a batch of its own on so many ranks.
+double alone_us(const std::string& lengths, int32_t ranks) {
+  Candidate candidate;
+  const Scenario scenario = scenario_of_parallel(fmt::format("cp_size = {}", ranks), lengths);
+  candidate.parallel = scenario.parallel;
+  try_candidate(scenario, h200(), {}, candidate);
+  EXPECT_EQ(candidate.refusal, "");
+  return candidate.total_us();
+}
+
+TEST(FixedGroups, TakeAsLongAsTheSlowestGroupAndSayHowLongTheOthersWait) {
+  const Candidates comparison =
+      compare_candidates(scenario_of_parallel("cp_size = 8\nmax_tokens_per_rank = 4096",
+                                              "16000, 2000, 3000, 7000"),
+                         h200())
+          .value();
+  std::map<std::string, const Candidate*> by_name;
+  for (const Candidate& candidate : comparison.candidates) by_name[candidate.name] = &candidate;
+  EXPECT_FALSE(by_name.contains("p2p, dual_chunk, fixed CP 2")) << "2 ranks hold 8192 tokens";
+  ASSERT_TRUE(by_name.contains("p2p, dual_chunk, fixed CP 4"));
+  const Candidate& fixed = *by_name["p2p, dual_chunk, fixed CP 4"];
+  EXPECT_EQ(fixed.refusal, "");
+  const double slow = alone_us("16000", 4), fast = alone_us("2000, 3000, 7000", 4);
+  ASSERT_GT(slow, fast);
+  EXPECT_NEAR(fixed.total_us(), slow, 1e-9 * slow);
+  ASSERT_TRUE(fixed.group_loss.has_value());
+  EXPECT_NEAR(*fixed.group_loss, 1 - (slow + fast) / 2 / slow, 1e-9);
+  const MeanTimes& mean = fixed.mean;
+  EXPECT_NEAR(mean.compute_us + mean.local_us + mean.exposed_us + mean.idle_us, slow, 1e-6 * slow);
+  EXPECT_FALSE(fixed.can_be_best()) << "no scenario has such groups";
+  EXPECT_NE(recommend(comparison).find("fixed CP 4 is the fastest: "), std::string::npos)
+      << recommend(comparison);
+  // What it is compared with.
+  EXPECT_TRUE(by_name.contains("p2p, dual_chunk, hybrid of 4096"));
+  EXPECT_TRUE(by_name.contains("group_cast, lpt_local 512"));
+}
+
+TEST(FixedGroups, AreRefusedWhereAGroupIsAndWhereTheMaskNamesTokens) {
+  Scenario scenario =
+      scenario_of_parallel("cp_size = 8\nmax_tokens_per_rank = 4096", "8000, 2000, 3000, 7000");
+  Candidates comparison = compare_candidates(scenario, h200()).value();
+  const auto refusal_of = [&](const std::string& name) {
+    for (const Candidate& candidate : comparison.candidates)
+      if (candidate.name == name) return candidate.refusal;
+    return std::string("is not there");
+  };
+  EXPECT_EQ(refusal_of("a2a, dual_chunk, fixed CP 2"), "");
+  scenario.attention.mask_type = MaskType::slices;
+  scenario.attention.slices = {{0, 20000, 0, 20000, SliceType::causal}};
+  comparison = compare_candidates(scenario, h200()).value();
+  EXPECT_EQ(refusal_of("p2p, dual_chunk, fixed CP 2"),
+            "mask slices name tokens of the whole batch, and groups have sequences of their own");
 }
 
 TEST(Candidates, RecommendNothingThatDoesNotFit) {
