@@ -50,6 +50,11 @@ Parallel drop_unread(const Parallel& from) {
   way.backward_kv = from.backward_kv;
   way.partial_wire = from.partial_wire;
   way.kv_replicated = from.kv_replicated;
+  if (has_rounds(from)) {
+    way.group_rule = from.group_rule;
+    way.cp_sizes = from.cp_sizes;
+    way.max_tokens_per_rank = from.max_tokens_per_rank;
+  }
   if (has_head_groups(type)) way.a2a_size = from.a2a_size;
   if (type == CommType::mesh) way.mesh_q = from.mesh_q;
   if (has_windows(type)) way.ring_window = from.ring_window;
@@ -77,6 +82,7 @@ std::vector<Parallel> ways_to_move(const Scenario& scenario) {
   base.layout = LayoutKind::contiguous;
   base.comm_type = CommType::all_gather;
   base.heads_per_stage = 0;
+  base.group_rule = GroupRule::all_ranks;
   base = drop_unread(base);
   std::vector<Parallel> ways;
   const auto add = [&](CommType type, auto set) {
@@ -406,6 +412,7 @@ class WaySearch {
     for (const Candidate& candidate : comparison_.candidates) {
       if (starts.size() == kStarts || is_over()) break;
       if (!candidate.can_be_best() || candidate.total_us() > slowest) continue;
+      if (has_rounds(candidate.parallel)) continue;  // groups own whole sequences
       // Of each way to move, its fastest layout in whole chunks.
       Parallel way = drop_unread(candidate.parallel);
       way.layout = LayoutKind::contiguous;

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <sstream>
 #include <string>
 
 #include <fmt/format.h>
@@ -179,6 +180,32 @@ TEST(Search, GivesAScenarioWithThePredictedTimeThatIsProved) {
     }
     EXPECT_GT(orders, 0) << batch;
   }
+}
+
+TEST(Search, GivesWaysWithACpSizeForEachSequenceAsTheyAre) {
+  const Cluster cluster = cluster_named("h200x8");
+  const Scenario scenario =
+      scenario_to_search("4000, 100, 2000, 4000", "cp_size = 8\nmax_tokens_per_rank = 2000");
+  const Candidates found = search(scenario, cluster, tries_of(1));
+  // Groups of a fixed size are fast here, and are of fewer ranks.
+  EXPECT_TRUE(found.candidates.front().is_in_groups) << found.candidates.front().name;
+  std::ostringstream text;
+  write_comparison_text(found, false, text);
+  EXPECT_NE(text.str().find("visible pairs / (8 ranks x"), std::string::npos) << text.str();
+  int64_t ways = 0;
+  for (const Candidate& candidate : found.candidates) {
+    if (!has_rounds(candidate.parallel) || !candidate.refusal.empty()) continue;
+    ++ways;
+    const Scenario taken = take_way(scenario, candidate, "");
+    EXPECT_EQ(taken.parallel.group_rule, candidate.parallel.group_rule) << candidate.name;
+    const Result<Plan> plan = make_plan(taken);
+    ASSERT_TRUE(plan.ok()) << candidate.name;
+    const Timeline timeline = predict(plan.value(), cluster, {"", false}).value();
+    EXPECT_NEAR(timeline.forward.total_us + timeline.backward.total_us, candidate.total_us(),
+                1e-6 * candidate.total_us())
+        << candidate.name;
+  }
+  EXPECT_GE(ways, 9) << "hybrid, flexsp and bytescale of three types";
 }
 
 TEST(Search, KeepsEveryRankWithinTheTokensOfTheFullestOne) {
