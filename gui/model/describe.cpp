@@ -5,6 +5,7 @@
 #include "gui/model/item_words.h"
 #include "gui/model/token_parts.h"
 #include "sim/clock/clock.h"
+#include "sim/plan/round_steps.h"
 #include "sim/plan/visit_items.h"
 
 #include <charconv>
@@ -151,6 +152,19 @@ struct Describer {
 };
 
 }  // namespace
+
+int32_t round_of_step(const PlanIndex& index, const StepRef& step) {
+  const Plan& plan = index.plan();
+  for (int32_t g = step.first_stage; !plan.layout.rounds.empty() && g < step.end_stage; ++g) {
+    const StageRef& stage = index.stages()[static_cast<size_t>(g)];
+    if (stage.kind != StageKind::compute) continue;
+    const ComputeItem& item =
+        index.pass(stage.direction).computes[static_cast<size_t>(stage.begin)];
+    const int32_t round = round_of_queries(plan, item.q_tokens);
+    if (round >= 0) return round;
+  }
+  return -1;
+}
 
 std::string name_target(const Target& target, const PlanIndex* plan) {
   return std::visit(Namer{plan}, target);

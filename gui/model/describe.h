@@ -37,6 +37,9 @@ std::string print_flops(double flops);
 /// "50.4 % of 16 384".
 std::string share_text(int64_t part, int64_t whole);
 
+/// The round of cp_sizes to which a step belongs by what it computes; -1 if there is none.
+int32_t round_of_step(const PlanIndex& index, const StepRef& step);
+
 /// The ranks, stage and step of an item.
 struct ItemFacts {
   int32_t rank = 0;         // the rank that works; transfers: the sender

@@ -3,7 +3,6 @@
 #include "gui/app/caption/caption_writer.h"
 #include "gui/model/describe.h"
 #include "gui/model/item_words.h"
-#include "sim/plan/round_steps.h"
 #include "sim/plan/scaled_partials.h"
 
 #include <algorithm>
@@ -27,16 +26,9 @@ std::string_view describe_comm_type(CommType type) {
 
 /// ", round 2 of 3" in a step of a plan with cp_sizes.
 std::string name_round(const PlanIndex& index, const StepRef& step) {
-  const Plan& plan = index.plan();
-  for (int32_t g = step.first_stage; !plan.layout.rounds.empty() && g < step.end_stage; ++g) {
-    const StageRef& stage = index.stages()[static_cast<size_t>(g)];
-    if (stage.kind != StageKind::compute) continue;
-    const ComputeItem& item =
-        index.pass(stage.direction).computes[static_cast<size_t>(stage.begin)];
-    const int32_t round = round_of_queries(plan, item.q_tokens);
-    if (round >= 0) return fmt::format(", round {} of {}", round + 1, plan.layout.rounds.size());
-  }
-  return "";
+  const int32_t round = round_of_step(index, step);
+  if (round < 0) return "";
+  return fmt::format(", round {} of {}", round + 1, index.plan().layout.rounds.size());
 }
 
 void tell_headline(CaptionWriter& writer, Moment moment) {

@@ -1,6 +1,7 @@
 #include "gui/model/timeline/step_table.h"
 
 #include "sim/base/parallel.h"
+#include "sim/plan/round_steps.h"
 #include "sim/plan/visit_items.h"
 
 #include <algorithm>
@@ -137,6 +138,14 @@ StepTable::StepTable(const PlanIndex& index)
       row += area_[at(step, rank)];
       area_[at(step, rank)] = row + area_[at(step, rank - 1)];
     }
+  }
+  if (!index.plan().layout.rounds.empty()) {
+    for (const Direction direction : kDirections) {
+      const std::vector<int32_t> rounds = rounds_of_steps(index.plan(), direction);
+      for (size_t step = 0; step < rounds.size(); ++step)
+        round_begins_.push_back(step == 0 || rounds[step] != rounds[step - 1]);
+    }
+    round_begins_.resize(static_cast<size_t>(num_steps_), false);
   }
   most_before_.assign(1, 0);
   for (const int64_t most : most_) most_before_.push_back(most_before_.back() + most);

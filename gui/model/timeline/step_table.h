@@ -45,6 +45,10 @@ class StepTable {
   int64_t most_pairs(int32_t step) const { return most_[static_cast<size_t>(step)]; }
   /// The busiest rank of a step, the lowest if there are several; -1 if all have the same work.
   int32_t busiest(int32_t step) const { return busiest_[static_cast<size_t>(step)]; }
+  /// True if a round of cp_sizes begins with this step of a pass.
+  bool begins_round(int32_t step) const {
+    return !round_begins_.empty() && round_begins_[static_cast<size_t>(step)];
+  }
   /// Share of the time in which ranks compute, if every step waits for its busiest rank. 0 if no
   /// rank computes.
   double busy_share(int32_t first_step, int32_t end_step, int32_t first_rank,
@@ -67,6 +71,7 @@ class StepTable {
   std::vector<int64_t> most_;  // [step]
   std::vector<int64_t> most_before_;  // [step + 1] sums of most_
   std::vector<int32_t> busiest_;      // [step]
+  std::vector<bool> round_begins_;    // [step]; empty without rounds
   mutable std::map<int32_t, StepWork> works_;
 };
 

@@ -36,8 +36,9 @@ void add_pass(StepLanes& lanes, Direction direction, int32_t first, int32_t end,
   const Box box{x0, y, x1 - 2, y + kPasses - 3};
   scene.drawing().add(FilledBox{box, theme.of(Role::raised), Hatch::none, {}, 2});
   const double path = lanes.table.critical_path_over_ideal(direction);
-  const std::string name =
-      fmt::format("{}: {}", to_name(direction), count_text(end - first, "step"));
+  std::string name = fmt::format("{}: {}", to_name(direction), count_text(end - first, "step"));
+  const auto rounds = static_cast<int64_t>(lanes.plan().plan().layout.rounds.size());
+  if (rounds > 0) name += fmt::format(" in {}", count_text(rounds, "round"));
   for (const std::string& text :
        {fmt::format("{}, waiting for the busiest rank costs {:.3f} x the ideal", name, path),
         fmt::format("{}, critical path {:.3f} x ideal", name, path),
@@ -49,7 +50,8 @@ void add_pass(StepLanes& lanes, Direction direction, int32_t first, int32_t end,
   }
 }
 
-/// Adds the numbers of steps, from 1 in each pass, and a line at the start of each step.
+/// Adds the numbers of steps, from 1 in each pass, and a line at the start of each step, a thick
+/// one where a pass or a round of cp_sizes begins.
 void add_step_numbers(StepLanes& lanes, float y) {
   TimelineScene& scene = lanes.scene;
   const Theme& theme = scene.theme();
@@ -58,15 +60,15 @@ void add_step_numbers(StepLanes& lanes, float y) {
   for (int32_t n = 0; width * static_cast<float>(every) < 34; ++n) every *= n % 3 == 1 ? 5 : 2;
   for (int32_t step = lanes.first_step; step < lanes.end_step; ++step) {
     const StepRef& ref = lanes.plan().steps()[static_cast<size_t>(step)];
-    const bool begins_pass = ref.step == 0;
+    const bool begins_part = ref.step == 0 || lanes.table.begins_round(step);
     const float x0 = lanes.x_of(step), x1 = lanes.x_of(step + 1.0);
     const int32_t number = ref.step + 1;
-    if (number % every != 0 && !begins_pass) continue;
+    if (number % every != 0 && !begins_part) continue;
     if (x0 >= scene.lanes.x0 - 1)
       scene.drawing().add(Line{{x0, y + kStepNumbers - 4},
                                {x0, scene.lanes.y1},
-                               theme.of(begins_pass ? Role::border : Role::grid),
-                               begins_pass ? 2.0F : 1.0F});
+                               theme.of(begins_part ? Role::border : Role::grid),
+                               begins_part ? 2.0F : 1.0F});
     const float at = keep_between((x0 + x1) / 2, scene.lanes.x0 + 6, scene.lanes.x1 - 6);
     // If not all steps are numbered, a number is at its line, and the next pass may leave it no
     // room.

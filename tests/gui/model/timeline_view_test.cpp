@@ -253,6 +253,27 @@ TEST(TimelineView, SaysWhatTheCriticalPathCosts) {
   });
 }
 
+// The longest document goes round all 8 ranks; in the second round groups have 2 ranks at most.
+TEST(TimelineView, ShowsWhereRoundsOfGroupsBegin) {
+  const auto index = plan_file(CPSCOPE_SOURCE_DIR "/scenarios/hybrid_sizes.toml");
+  ASSERT_TRUE(index.has_value());
+  const gui::StepTable table(*index);
+  std::vector<int32_t> begins;
+  for (int32_t step = 0; step < table.num_steps(); ++step)
+    if (table.begins_round(step)) begins.push_back(step);
+  EXPECT_EQ(table.num_steps(), 20);
+  EXPECT_EQ(begins, (std::vector<int32_t>{0, 8, 10, 18}));
+  Asked asked(*index, {1600, 600});
+  const View view = draw_timeline(asked.input);
+  const auto thick =
+      std::count_if(view.drawing.marks.begin(), view.drawing.marks.end(), [](const auto& mark) {
+        const auto* line = std::get_if<gui::Line>(&mark);
+        return line != nullptr && line->from.x == line->to.x && line->width == 2.0F;
+      });
+  EXPECT_EQ(thick, 4);
+  EXPECT_TRUE(has_words(view, "forward: 10 steps in 2 rounds"));
+}
+
 TEST(TimelineView, MarksSimulatedNumbers) {
   std::mt19937_64 random(8);
   const auto plan = plan_unless_refused(random_scenario(3));

@@ -89,6 +89,17 @@ TEST(TrafficView, SaysHowManyBytesTravelNowSoFarAndInAll) {
   });
 }
 
+TEST(TrafficView, NamesTheGroupsThatWorkInTheRound) {
+  const auto index = plan_file(CPSCOPE_SOURCE_DIR "/scenarios/hybrid_sizes.toml");
+  ASSERT_TRUE(index.has_value());
+  Asked asked(*index, kLargeTraffic);
+  asked.input.moment = index->moment_of_step(7);
+  EXPECT_TRUE(has_words(draw_traffic(asked.input), "round 1 of 2, groups of ranks: 0 to 7"));
+  asked.input.moment = index->moment_of_step(8);
+  EXPECT_TRUE(has_words(draw_traffic(asked.input),
+                        "round 2 of 2, groups of ranks: 0 to 1, 2 to 3, 4, 5, 6, 7"));
+}
+
 TEST(TrafficView, DrawsAnArrowForEachLink) {
   for_plans_of_seeds(60, [](const PlanIndex& index, uint64_t) {
     Asked asked(index, kLargeTraffic);
