@@ -172,7 +172,7 @@ class StepImport {
       order_.interleaves = {{interleave_, interleave_}};
       order_.notes.push_back(fmt::format(
           "interleave {0} explains the ranks of all {1} new keys: layout striped with stripe = {0} "
-          "and slot_multiple = {2} has the same keys on each rank",
+          "and kv_slots that are multiples of {2} has the same keys on each rank",
           interleave_, step_.num_new(), interleave_ * step_.ranks));
     }
     return std::nullopt;

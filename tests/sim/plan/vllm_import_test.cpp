@@ -266,7 +266,7 @@ TEST(ImportOfVllm, NamesALayoutThatHasTheSameKeysOnEachRank) {
   EXPECT_EQ(
       order.notes.front(),
       "interleave 2 explains the ranks of all 37 new keys: layout striped with stripe = 2 and "
-      "slot_multiple = 8 has the same keys on each rank");
+      "kv_slots that are multiples of 8 has the same keys on each rank");
   Scenario scenario;
   scenario.attention.heads = scenario.attention.kv_heads = 4;
   scenario.attention.head_dim_qk = scenario.attention.head_dim_v = 8;
