@@ -30,6 +30,8 @@ TEST(NcclFp8, SendsWhatThePlanCountsAndGivesTheBitsOfExecutorCuda) {
       const auto expected = run_graded_on(*cuda, scenario);
       ASSERT_TRUE(expected && expected->output.ok()) << type;
       for (const bool has_copies : {false, true}) {
+        // Copies know no types; one of two takes them.
+        if (has_copies && number % 2 == 0 && !is_wide_sweep()) continue;
         const NcclEmulated nccl;
         const auto executor = kernels::make_executor_nccl(has_copies ? copying_settings(nccl, 4, 8)
                                                                      : settings_of(nccl, 4));

@@ -116,8 +116,11 @@ const std::vector<MovedCase>& moved_cases() {
 TEST(CudaExecutor, CarriesOutEveryFeatureWhereQueriesMove) {
   CPSCOPE_NEEDS_DEVICE(executor);
   int ran = 0;
+  size_t number = 0;
   for (const MovedCase& one : moved_cases()) {
     for (const char* type : {"pass_q", "token_ring", "helper_ring", "mesh", "gather_q"}) {
+      // Every feature with two or three types, every type with half of the features.
+      if (number++ % 2 == 1 && !kHasAllCases) continue;
       for (const char* layout : {"dual_chunk", "contiguous", "striped"}) {
         for (const int ranks : {1, 2, 4}) {
           const std::string tile =
@@ -141,7 +144,7 @@ TEST(CudaExecutor, CarriesOutEveryFeatureWhereQueriesMove) {
       }
     }
   }
-  EXPECT_GE(ran, kHasAllCases ? 150 : 30);
+  EXPECT_GE(ran, kHasAllCases ? 150 : 15);
 }
 
 /// Schedules of which a plan has what no other has: sums of dQ on a ring, results that are scaled
