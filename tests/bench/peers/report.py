@@ -1,4 +1,5 @@
 """What is written of a whole run: the JSON document, its table and its chart."""
+import importlib.metadata
 import json
 import pathlib
 import subprocess
@@ -7,6 +8,21 @@ import time
 
 import chart
 import figures
+
+
+# Packages of the peers: FlashAttention-3 is a library of xformers.
+PEER_PACKAGES = ("xformers", "flash-attn-4", "flashinfer-python", "nvidia-cutlass-dsl", "nvidia-cudnn-frontend", "transformer-engine")
+
+
+def peer_versions():
+    """[package] The version of each peer that Python finds here."""
+    versions = {}
+    for package in PEER_PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    return versions
 
 
 def heading(subject, root):
@@ -20,7 +36,7 @@ def heading(subject, root):
             "command": " ".join(sys.argv), "device": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count(),
             "driver": driver, "torch": torch.__version__, "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(), "nccl": list(torch.cuda.nccl.version()),
-            "kernels_hash": gpu_summary.kernels_hash(pathlib.Path(root))}
+            "peers": peer_versions(), "kernels_hash": gpu_summary.kernels_hash(pathlib.Path(root))}
 
 
 def write(document, folder, peers, name="ratios", passes=figures.PASSES):
