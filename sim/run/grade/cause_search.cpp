@@ -87,17 +87,6 @@ class Search {
     return all;
   }
 
-  static std::optional<Tensor Answer::*> member_of(std::string_view name) {
-    for (const auto& [known, member] :
-         std::initializer_list<std::pair<std::string_view, Tensor Answer::*>>{{"out", &Answer::out},
-                                                                              {"lse", &Answer::lse},
-                                                                              {"dq", &Answer::dq},
-                                                                              {"dk", &Answer::dk},
-                                                                              {"dv", &Answer::dv}})
-      if (known == name) return member;
-    return std::nullopt;
-  }
-
   /// Of one suspect: the mask of every pair, and the products of the visible ones. The witness
   /// searches the slices.
   double work_of_a_row() const {
@@ -401,27 +390,16 @@ class Search {
         // Overflows and NaN follow from many mistakes, and from the answer's own out and lse.
         if (tensor.holds_no_number() && !mistake.name.empty()) continue;
         if (can_be_wrong && (tensor.side == Side::q || !evaluation.rows.request.keys.empty()))
-          fitted.back().fits[t] = fit_rows(tensor, mistake, predictor, most_rows);
+          fitted.back().fits[t] = fit_rows(
+              tensor,
+              [&](const JudgedRow& row) { return predictor.predict(tensor, mistake, row.at); },
+              [&](const JudgedRow& row, std::span<const double> predicted) {
+                return tensor.explains(row, predicted);
+              },
+              most_rows);
       }
     }
     return fitted;
-  }
-
-  static RowFit fit_rows(const WrongTensor& tensor, const PartsMistake& mistake,
-                         const RowPredictor& predictor, int64_t most_rows) {
-    RowFit fit;
-    for (const JudgedRow& row : tensor.wrong) {
-      if (fit.wrong == most_rows) break;
-      ++fit.wrong;
-      fit.explained += tensor.explains(row, predictor.predict(tensor, mistake, row.at)) ? 1 : 0;
-    }
-    for (const JudgedRow& row : tensor.right) {
-      if (fit.right == most_rows) break;
-      ++fit.right;
-      fit.contradicted +=
-          tensor.excess(row, predictor.predict(tensor, mistake, row.at)) > 1 ? 1 : 0;
-    }
-    return fit;
   }
 
   /// The whole out and lse under a mistake; nothing if that is too much work.

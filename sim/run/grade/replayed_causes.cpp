@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -143,40 +142,20 @@ double products_of(const Plan& plan) {
          (plan.scenario.numerics.backward ? kWithBackward : 1.0);
 }
 
-const Tensor* tensor_of(const Answer& answer, std::string_view name) {
-  for (const Tensor* tensor : {&answer.out, &answer.lse, &answer.dq, &answer.dk, &answer.dv})
-    if (tensor->name == name) return tensor->values.empty() ? nullptr : tensor;
-  return nullptr;
-}
-
-std::span<const double> row_of(const Tensor& tensor, const RowAddress& at, size_t lanes) {
-  const auto first = static_cast<size_t>(at.token * tensor.shape[1] + at.head) * lanes;
-  return std::span(tensor.values).subspan(first, lanes);
-}
-
 /// How well an answer with a mistake explains a tensor, compared with one without.
 RowFit fit_of_replay(const WrongTensor& tensor, const Answer& replayed, const Answer& healthy) {
-  RowFit fit;
-  const Tensor *with = tensor_of(replayed, tensor.name), *without = tensor_of(healthy, tensor.name);
-  if (with == nullptr || without == nullptr) return fit;
+  const auto member = member_of(tensor.name);
+  if (!member || (replayed.**member).values.empty() || (healthy.**member).values.empty()) return {};
   // A replay has the roundings of what was seen too, so that it is near without its mistake.
   constexpr double kNearer = 0.5;
-  const auto lanes = static_cast<size_t>(tensor.lanes);
-  for (const JudgedRow& row : tensor.wrong) {
-    const auto predicted = row_of(*with, row.at, lanes), plain = row_of(*without, row.at, lanes);
-    const double distance = row_distance(row.seen, predicted);
-    ++fit.wrong;
-    fit.explained += tensor.excess(row, predicted) <= 1 &&
-                             distance <= kNearer * row_distance(row.seen, row.exact) &&
-                             distance <= kNearer * row_distance(row.seen, plain)
-                         ? 1
-                         : 0;
-  }
-  for (const JudgedRow& row : tensor.right) {
-    ++fit.right;
-    fit.contradicted += tensor.excess(row, row_of(*with, row.at, lanes)) > 1 ? 1 : 0;
-  }
-  return fit;
+  return fit_rows(
+      tensor, [&](const JudgedRow& row) { return row_in(replayed.**member, row.at); },
+      [&](const JudgedRow& row, std::span<const double> predicted) {
+        const double distance = row_distance(row.seen, predicted);
+        return tensor.excess(row, predicted) <= 1 &&
+               distance <= kNearer * row_distance(row.seen, row.exact) &&
+               distance <= kNearer * row_distance(row.seen, row_in(healthy.**member, row.at));
+      });
 }
 
 /// A row of out, as it was seen and as it is before it is cast.

@@ -7,6 +7,7 @@
 #include "sim/run/grade/wrong_rows.h"
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,25 @@ struct RowFit {
   int64_t right = 0, contradicted = 0;  // sampled right rows, and those that it would change
   bool explains() const { return wrong > 0 && explained * 10 >= wrong * 9; }
 };
+
+/// The fit of a mistake under which a row would be predict(row): explains(row, predicted) says
+/// whether that explains a wrong one. Of the first `most_rows` of either kind.
+template <class Predict, class Explains>
+RowFit fit_rows(const WrongTensor& tensor, Predict predict, Explains explains,
+                int64_t most_rows = std::numeric_limits<int64_t>::max()) {
+  RowFit fit;
+  for (const JudgedRow& row : tensor.wrong) {
+    if (fit.wrong == most_rows) break;
+    ++fit.wrong;
+    fit.explained += explains(row, predict(row)) ? 1 : 0;
+  }
+  for (const JudgedRow& row : tensor.right) {
+    if (fit.right == most_rows) break;
+    ++fit.right;
+    fit.contradicted += tensor.excess(row, predict(row)) > 1 ? 1 : 0;
+  }
+  return fit;
+}
 
 /// A suspected mistake and its fits; `fits` [tensor].
 struct Explanation {

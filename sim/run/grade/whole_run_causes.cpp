@@ -149,20 +149,11 @@ Result<std::optional<Explanation>> find_shares_kept(const Toolbox& toolbox, cons
     const WrongTensor& tensor = tensors[t];
     if (tensor.name != "dk" && tensor.name != "dv") continue;
     const Tensor& rows = tensor.name == "dk" ? kept.dk : kept.dv;
-    const auto predict = [&](const JudgedRow& row) {
-      const int64_t at = (row.at.token * rows.shape[1] + row.at.head) * rows.shape[2];
-      return std::span(rows.values)
-          .subspan(static_cast<size_t>(at), static_cast<size_t>(rows.shape[2]));
-    };
-    RowFit& fit = found.fits[t];
-    for (const JudgedRow& row : tensor.wrong) {
-      ++fit.wrong;
-      fit.explained += tensor.explains(row, predict(row)) ? 1 : 0;
-    }
-    for (const JudgedRow& row : tensor.right) {
-      ++fit.right;
-      fit.contradicted += tensor.excess(row, predict(row)) > 1 ? 1 : 0;
-    }
+    found.fits[t] = fit_rows(
+        tensor, [&](const JudgedRow& row) { return row_in(rows, row.at); },
+        [&](const JudgedRow& row, std::span<const double> predicted) {
+          return tensor.explains(row, predicted);
+        });
   }
   return std::optional(std::move(found));
 }

@@ -87,6 +87,23 @@ std::optional<Dtype> narrow_type_of(const Tensor& tensor, Dtype dtype) {
 
 }  // namespace
 
+std::optional<Tensor Answer::*> member_of(std::string_view name) {
+  for (const auto& [known, member] :
+       std::initializer_list<std::pair<std::string_view, Tensor Answer::*>>{{"out", &Answer::out},
+                                                                            {"lse", &Answer::lse},
+                                                                            {"dq", &Answer::dq},
+                                                                            {"dk", &Answer::dk},
+                                                                            {"dv", &Answer::dv}})
+    if (known == name) return member;
+  return std::nullopt;
+}
+
+std::span<const double> row_in(const Tensor& tensor, const RowAddress& at) {
+  const int64_t lanes = tensor.shape.size() > 2 ? tensor.shape[2] : 1,
+                first = (at.token * tensor.shape[1] + at.head) * lanes;
+  return std::span(tensor.values).subspan(static_cast<size_t>(first), static_cast<size_t>(lanes));
+}
+
 bool WrongTensor::holds_no_number() const {
   return std::all_of(wrong.begin(), wrong.end(), [](const JudgedRow& row) {
     return std::all_of(row.seen.begin(), row.seen.end(), [](double value) {

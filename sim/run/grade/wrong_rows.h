@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace cpscope {
@@ -43,6 +44,12 @@ struct WrongTensor {
   /// True if the prediction explains the row, and is nearer to it than the right values are.
   bool explains(const JudgedRow& row, std::span<const double> predicted) const;
 };
+
+/// The tensor of tokens with this name: out, lse, dq, dk or dv.
+std::optional<Tensor Answer::*> member_of(std::string_view name);
+
+/// One row of a tensor of all tokens.
+std::span<const double> row_in(const Tensor& tensor, const RowAddress& at);
 
 /// Rows that are recomputed for each failed tensor.
 struct SampleSizes {
