@@ -228,9 +228,10 @@ Result<Replays> replay_mistakes(const Toolbox& toolbox, const Plan& plan, const 
     return replays;
   replays.is_too_much =
       products_of(plan) * static_cast<double>(possible.size() + 1) > kMostProducts;
+  if (replays.is_too_much) return replays;
   const Result<CheckedPlan> checked = check_plan(plan);
   // A plan that is wrong on purpose has no replays.
-  if (replays.is_too_much || !checked) return replays;
+  if (!checked) return replays;
   const auto run = [&](std::optional<ExecutorFault> fault, const RunInputs& with) {
     return toolbox.watched_walker({.fault = std::move(fault)})
         ->run(checked.value(), with, {.control = search.control});
