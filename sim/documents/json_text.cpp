@@ -262,15 +262,14 @@ Json summary_json(const CheckedPlan& checked, const PlanSummary& summary) {
   json["bytes_small_by_rank"] = {{"forward", summary.forward_small_bytes},
                                  {"backward", summary.backward_small_bytes}};
   Json scales = Json::array();
-  for (const Direction direction : {Direction::forward, Direction::backward})
-    for (const ScaleReduction& one : scale_reductions(checked.plan().scenario, direction))
-      scales.push_back(
-          {{"pass", to_name(direction)},
-           {"tensors", one.tensors},
-           {"step",
-            one.is_for_next ? std::max(0, checked.plan().pass(direction).num_steps - 1) : 0},
-           {"at", one.is_for_next ? "end" : "begin"},
-           {"bytes_by_rank", one.bytes}});
+  for (const ScaleReduction& one : scale_reductions(checked.plan().scenario)) {
+    const int32_t last = std::max(0, checked.plan().pass(one.direction).num_steps - 1);
+    scales.push_back({{"pass", to_name(one.direction)},
+                      {"tensors", one.tensors},
+                      {"step", one.is_for_next ? last : 0},
+                      {"at", one.is_for_next ? "end" : "begin"},
+                      {"bytes_by_rank", one.bytes}});
+  }
   if (!scales.empty()) json["scale_reductions"] = std::move(scales);
   json["kv_bytes"] = {{"necessary", summary.kv_bytes_necessary}, {"moved", summary.kv_bytes_moved}};
   json["checks"] = checks_json(checked.checks());

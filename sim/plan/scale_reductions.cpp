@@ -1,5 +1,7 @@
 #include "sim/plan/scale_reductions.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -32,6 +34,13 @@ std::vector<ScaleReduction> scale_reductions(const Scenario& scenario, Direction
     add({"out"});
   }
   return reductions;
+}
+
+std::vector<ScaleReduction> scale_reductions(const Scenario& scenario) {
+  std::vector<ScaleReduction> both = scale_reductions(scenario, Direction::forward);
+  for (ScaleReduction& one : scale_reductions(scenario, Direction::backward))
+    both.push_back(std::move(one));
+  return both;
 }
 
 std::string describe(const ScaleReduction& reduction, const Scenario& scenario) {

@@ -24,6 +24,8 @@ struct ScaleReduction {
 /// tensors that are cast, after it; mxfp8 and other dtypes: none. Source: TransformerEngine's
 /// recipes, which reduce over the CP group.
 std::vector<ScaleReduction> scale_reductions(const Scenario& scenario, Direction direction);
+/// Those of both passes, the forward's first.
+std::vector<ScaleReduction> scale_reductions(const Scenario& scenario);
 
 /// "forward, before step 0: the largest of q, k, v over 4 ranks, 12 bytes a rank".
 std::string describe(const ScaleReduction& reduction, const Scenario& scenario);

@@ -106,9 +106,8 @@ void write_summary_text(const CheckedPlan& checked, const PlanSummary& summary, 
                        summary.backward_bytes[r]);
   }
   const Scenario& scenario = checked.plan().scenario;
-  for (const Direction direction : {Direction::forward, Direction::backward})
-    for (const ScaleReduction& one : scale_reductions(scenario, direction))
-      out << "scale: " << describe(one, scenario) << '\n';
+  for (const ScaleReduction& one : scale_reductions(scenario))
+    out << "scale: " << describe(one, scenario) << '\n';
   for (const CheckResult& check : checked.checks())
     out << fmt::format("{} {}: {}\n", check.ok ? "proved" : "BROKEN", check.name, check.detail);
 }

@@ -71,9 +71,8 @@ void write_header(const CheckedPlan& checked, LineWriter& out) {
                   "necessary {}, moved {}",
                   summary.rank_max_over_mean, summary.critical_path_over_ideal,
                   summary.kv_bytes_necessary, summary.kv_bytes_moved));
-  for (const Direction direction : {Direction::forward, Direction::backward})
-    for (const ScaleReduction& one : scale_reductions(scenario, direction))
-      out.line("scale: " + describe(one, scenario));
+  for (const ScaleReduction& one : scale_reductions(scenario))
+    out.line("scale: " + describe(one, scenario));
   for (const CheckResult& check : checked.checks())
     out.line(fmt::format("{} {}: {}", check.ok ? "proved" : "BROKEN", check.name, check.detail));
   for (size_t s = 0; s < plan.layout.slots.sequences.size(); ++s) {
