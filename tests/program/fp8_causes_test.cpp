@@ -48,8 +48,10 @@ Answer run_planted(const Fault& fault, const Plan& plan, const RunInputs& inputs
   return walker->run(carried_out, given, {.poison = fault.poison}).value().answer;
 }
 
-TEST(Fp8Causes, AreNamedOnManyRanks) {
-  const std::string ranks = "cp_size = " CPSCOPE_FP8_RANKS "\n";
+class Fp8Causes : public testing::TestWithParam<std::string> {};
+
+TEST_P(Fp8Causes, AreNamedOn) {
+  const std::string ranks = "cp_size = " + GetParam() + "\n";
   for (const Fp8Cause& expected : kCauses) {
     const auto faults = fault_catalogue();
     const auto fault = std::find_if(faults.begin(), faults.end(),
@@ -70,6 +72,10 @@ TEST(Fp8Causes, AreNamedOnManyRanks) {
                                                     << text;
   }
 }
+
+// The number is in the name: two programs hold this test, and names are told apart nowhere else.
+INSTANTIATE_TEST_SUITE_P(Planted, Fp8Causes, testing::Values(CPSCOPE_FP8_RANKS),
+                         [](const auto& ranks) { return ranks.param + "Ranks"; });
 
 }  // namespace
 }  // namespace cpscope::tests
