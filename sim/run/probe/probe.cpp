@@ -226,8 +226,12 @@ class Probe {
       wrong[static_cast<size_t>(row)] = true;
       if (tally.first) return;
       const int64_t key = code.begin + lane * code.stride;
-      ProbeFinding finding{
-          .probe = "kept", .token = token, .head = head, .expected = wanted, .seen = seen};
+      ProbeFinding finding;
+      finding.probe = "kept";
+      finding.token = token;
+      finding.head = head;
+      finding.expected = wanted;
+      finding.seen = seen;
       finding.rank = owner_of(plan_, Side::q, token, head);
       finding.step = step_of(plan_, plan_.forward, finding.rank, key);
       finding.text = fmt::format(
