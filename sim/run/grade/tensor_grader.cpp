@@ -359,8 +359,11 @@ void TensorGrader::grade_rows(const Compared& sides, const Weighed& weighed,
   for (size_t row = 0; row < weighed.rows.size(); ++row) {
     const Sums& sums = weighed.rows[row];
     const double error = std::sqrt(sums.error), norm = std::sqrt(sums.norm);
-    const double explained = std::sqrt(sums.plain) + weighed.plain_rate * weighed.lengths[row] +
-                             std::sqrt(sums.expected) + floor_ * (sides.magnitude * width + norm);
+    // Where few rows are judged, all errors of the plain run may by chance be small.
+    const double typical =
+        std::max(weighed.plain_rate * weighed.lengths[row], std::sqrt(sums.of_terms));
+    const double explained = std::sqrt(sums.plain) + typical + std::sqrt(sums.expected) +
+                             floor_ * (sides.magnitude * width + norm);
     const bool is_empty = !sides.is_empty.empty() && sides.is_empty[row];
     const double allowed = is_empty ? kSmallest
                                     : std::max(kSigmas * explained + sides.known.row * width,
