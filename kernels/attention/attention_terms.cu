@@ -3,7 +3,8 @@
 // The kernels of attention_fp32.cu with other cells: 16-bit inputs are widened as they are staged;
 // a logit gets its terms after scale and cap; dropped weights are drawn again wherever they are
 // needed, from a counter made of sequence, head, query and key, so that no mask is stored and every
-// split draws the same ones. The row sum is that of all weights.
+// split draws the same ones; where the items of a plan have drawn (dropout_mode "framework"), what
+// they have kept is read instead. The row sum is that of all weights.
 //
 // Grid, block and shared memory: as attention_fp32.cu. Registers: at most 255 a thread.
 // Accuracy: plain fp32.
@@ -70,6 +71,8 @@ struct RowTerms {
     if (rows.threshold == 0) return 1.0f;
     const TermPlace query = rows.q_places[q_row];
     const int32_t key = rows.kv_places[kv_row].position;
+    if (rows.kept != nullptr)
+      return rows.kept[cell(head, query, key)] != 0 ? rows.kept_scale : 0.0f;
     const PhiloxState state{{static_cast<uint32_t>(key / 4), static_cast<uint32_t>(query.position),
                              static_cast<uint32_t>(head), static_cast<uint32_t>(query.sequence)},
                             {rows.seed_low, rows.seed_high}};
@@ -79,10 +82,13 @@ struct RowTerms {
   __device__ __forceinline__ void add_gradient(int32_t head, int32_t q_row, int32_t kv_row,
                                                float gradient) const {
     if (rows.dbias == nullptr) return;
-    const TermPlace query = rows.q_places[q_row];
+    rows.dbias[cell(head, rows.q_places[q_row], rows.kv_places[kv_row].position)] += gradient;
+  }
+
+ private:
+  __device__ __forceinline__ int64_t cell(int32_t head, TermPlace query, int32_t key) const {
     const int64_t row = int64_t{head} * rows.lengths[query.sequence] + query.position;
-    rows.dbias[rows.first_cells[query.sequence] + row * rows.kv_lengths[query.sequence] +
-               rows.kv_places[kv_row].position] += gradient;
+    return rows.first_cells[query.sequence] + row * rows.kv_lengths[query.sequence] + key;
   }
 };
 

@@ -21,15 +21,18 @@ struct ScoreTermRows {
   const float* bias = nullptr;
   int32_t bias_sequences = 1, bias_heads = 1;
   int32_t bias_queries = 0, bias_keys = 0;
-  // Gradient of the bias, for every head of every sequence: [sequence] its first cell, then [head,
-  // query, key]. Cells start at 0; each is added to once in a pass.
-  float* dbias = nullptr;
+  // Cells of every head of every sequence: [sequence] its first one, then [head, query, key].
   const int64_t* first_cells = nullptr;
   const int32_t* lengths = nullptr;
   const int32_t* kv_lengths = nullptr;
+  // Gradient of the bias, of these cells. Starts at 0; each is added to once in a pass.
+  float* dbias = nullptr;
   // Dropout, as in sim/scenario/score_terms.h; threshold 0: off.
   uint64_t threshold = 0;
   uint32_t seed_low = 0, seed_high = 0;
+  // dropout_mode "framework": which of these cells are kept (sim/run/kept_weights.h), instead of
+  // draws; nullptr in other modes.
+  const uint8_t* kept = nullptr;
   float kept_scale = 1.0f;
 };
 

@@ -32,7 +32,6 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
     return "no executor has bias, ALiBi or dropout in dtype fp8";
   if (plan.scenario.numerics.dtype == Dtype::fp64)
     return "the GPU kernels compute in fp32 and hold bf16, fp16 or fp32, not fp64";
-  if (draws_by_item(attention)) return "dropout_mode \"framework\" is on executor cpu alone";
   const bool is_latent = attention.has_v_in_k();
   if (is_latent && (plan.scenario.numerics.fp8 || has_score_terms(attention)))
     return "the GPU executors have latent attention (latent_dim) without bias, ALiBi, dropout, fp8";

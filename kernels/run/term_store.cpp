@@ -34,19 +34,21 @@ TermStore::TermStore(const Plan& plan, RankArrays& arrays)
   };
   slopes_ = reserve("ALiBi slopes", attention.heads, sizeof(float));
   excess_ = reserve("keys minus queries", sequences, sizeof(int32_t));
-  if (attention.bias != BiasShape::none) {
+  const bool has_bias = attention.bias != BiasShape::none;
+  const bool has_dbias = has_bias && plan.scenario.numerics.backward;
+  if (has_dbias || draws_by_item(attention)) {
     cell_begins_.push_back(0);
     for (size_t sequence = 0; sequence < batch.lengths.size(); ++sequence)
       cell_begins_.push_back(cell_begins_.back() + attention.heads * batch.lengths[sequence] *
                                                        batch.kv_lengths[sequence]);
-    bias_ = reserve("bias", bias_extents(attention, batch).cells(), sizeof(float));
+    first_cells_ = reserve("cells of sequences", sequences + 1, sizeof(int64_t));
     lengths_ = reserve("lengths", sequences, sizeof(int32_t));
     kv_lengths_ = reserve("kv lengths", sequences, sizeof(int32_t));
-    if (plan.scenario.numerics.backward) {
-      dbias_ = reserve("dbias", cell_begins_.back(), sizeof(float));
-      first_cells_ = reserve("dbias of sequences", sequences + 1, sizeof(int64_t));
-    }
   }
+  if (has_bias) bias_ = reserve("bias", bias_extents(attention, batch).cells(), sizeof(float));
+  if (has_dbias) dbias_ = reserve("dbias", cell_begins_.back(), sizeof(float));
+  if (draws_by_item(attention))
+    kept_ = reserve("kept weights", cell_begins_.back(), sizeof(uint8_t));
   for (const Direction direction : kDirections) {
     for (const ComputeItem& item : plan.pass(direction).computes) {
       if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
@@ -102,6 +104,7 @@ void TermStore::load(const RunInputs& inputs, Stream stream) {
   put(lengths_, lengths);
   put(kv_lengths_, kv_lengths);
   put(first_cells_, cell_begins_);
+  put(kept_, inputs.kept.is_kept);
   for (auto& [key, memory] : places_)
     memory = places_on_device(RunListId{key.first}, static_cast<Side>(key.second), stream);
   wait_for_stream(stream);  // before the vectors are freed
@@ -133,13 +136,14 @@ ScoreTermRows TermStore::of(const ComputeItem& item) const {
     rows.bias_heads = static_cast<int32_t>(extents.heads);
     rows.bias_queries = static_cast<int32_t>(extents.queries);
     rows.bias_keys = static_cast<int32_t>(extents.keys);
+  }
+  if (first_cells_ >= 0) {
+    rows.first_cells = arrays_.at<int64_t>(first_cells_);
     rows.lengths = arrays_.at<int32_t>(lengths_);
     rows.kv_lengths = arrays_.at<int32_t>(kv_lengths_);
   }
-  if (dbias_ >= 0) {
-    rows.dbias = arrays_.at<float>(dbias_);
-    rows.first_cells = arrays_.at<int64_t>(first_cells_);
-  }
+  if (dbias_ >= 0) rows.dbias = arrays_.at<float>(dbias_);
+  if (kept_ >= 0) rows.kept = arrays_.at<uint8_t>(kept_);
   if (attention.dropout > 0) {
     const DropoutRule rule = dropout_rule(attention, plan_.scenario.numerics);
     rows.threshold = rule.threshold;

@@ -21,7 +21,7 @@ class TermStore {
 
   bool is_on() const { return is_on_; }
   int64_t list_bytes() const { return list_bytes_; }
-  /// Copies places, slopes and the bias to the device.
+  /// Copies places, slopes, the bias and kept weights to the device.
   void load(const RunInputs& inputs, Stream stream);
   /// Clears the gradient of the bias, before a backward, and waits for that.
   void clear_gradient(Stream stream);
@@ -39,7 +39,7 @@ class TermStore {
   RankArrays& arrays_;
   const bool is_on_;
   int64_t list_bytes_ = 0;
-  int32_t bias_ = -1, dbias_ = -1;                              // arrays
+  int32_t bias_ = -1, dbias_ = -1, kept_ = -1;                  // arrays
   int32_t slopes_ = -1, excess_ = -1, first_cells_ = -1;        // arrays
   int32_t lengths_ = -1, kv_lengths_ = -1;                      // arrays
   std::vector<int64_t> cell_begins_;                            // [sequence], and the end

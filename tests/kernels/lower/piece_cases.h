@@ -36,7 +36,6 @@ inline Scenario random_device_scenario(uint64_t seed, int64_t max_length = kLong
   space.has_rare = true;
   Scenario scenario = random_scenario(seed, space);
   if (scenario.numerics.dtype == Dtype::fp64) scenario.numerics.dtype = Dtype::bf16;
-  scenario.attention.dropout_mode = DropoutMode::split_invariant;
   if (scenario.attention.latent_dim > 0) drop_score_terms(scenario.attention);
   return scenario;
 }

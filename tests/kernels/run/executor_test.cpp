@@ -99,6 +99,20 @@ TEST(CudaExecutor, AddsBiasAndAlibiAndDropsTheWeightsThatTheOracleDrops) {
   }
 }
 
+TEST(CudaExecutor, KeepsTheWeightsThatTheComputeItemsOfAPlanKeep) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  for (const char* type : {"p2p", "a2a", "all_gather", "a2a+p2p", "pass_q", "gather_q"}) {
+    Scenario scenario = scenario_of_pieces(type, 4, 24, "61, 30, 1", 4, 4);
+    scenario.attention.dropout = 0.3;
+    scenario.attention.dropout_mode = DropoutMode::framework;
+    scenario.numerics.backward = std::string_view(type) != "gather_q";
+    scenario.numerics.dtype = std::string_view(type) == "a2a" ? Dtype::fp32 : Dtype::bf16;
+    const auto run = run_graded_on(executor, scenario);
+    ASSERT_TRUE(run && run->output.ok()) << type << ": " << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+  }
+}
+
 /// Groups of four query heads; a rank has so few of them that they are split into parts.
 Scenario scenario_of_parts(const char* type, int32_t head_dim) {
   return scenario_of_pieces(type, 2, head_dim, "64, 24", 2, 8);
