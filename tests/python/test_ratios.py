@@ -300,3 +300,24 @@ def test_ulysses_is_judged_by_rows_and_by_the_last_keys(exchange_peers, tmp_path
         answer[name][-1 if name in ("out", "dq") else -24] *= 2  # the last row, and keys near it, are looked at
         with pytest.raises(exchange_peers.PeerError, match=f"wrong {name}"):
             problem.errors(one.owned(), answer)
+
+
+def test_blocks_of_a_mask_fit_the_tiles_of_flash_attention_4(peers):
+    def block(dim_qk, dim_v):
+        return peers.flash_block(type("Named", (), {"dim_qk": dim_qk, "dim_v": dim_v}))
+    assert (block(64, 64), block(128, 128), block(192, 128), block(256, 256)) == ((128, 128), (128, 128), (128, 96), (128, 64))
+
+
+@pytest.mark.parametrize("peer, wants", [("flex", None), ("flex_flash", {"BACKEND": "FLASH"})])
+def test_flex_is_asked_for_the_kernels_of_its_name(peers, monkeypatch, tmp_path, peer, wants):
+    import torch
+    asked = []
+
+    def attend(q, k, v, **options):
+        asked.append(options)
+        return torch.zeros_like(q)
+    monkeypatch.setattr(peers, "compiled_flex", lambda: attend)
+    problem = peers.Problem(Shape(write_shape(tmp_path)), "cpu")
+    call = next(peers.flex_calls(problem, True, "FLASH") if peer == "flex_flash" else peers.flex_calls(problem, True))
+    call.forward()
+    assert asked[0].get("kernel_options") == wants and asked[0]["block_mask"].BLOCK_SIZE == (128, 128)

@@ -7,6 +7,12 @@ import tomllib
 PASSES = ("forward", "backward")
 
 
+def one_line(error):
+    """What an exception says, on one line that is not long."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
 def turn_times(turns):
     """Milliseconds of each turn: the median of its repeats."""
     return [statistics.median(repeats) for repeats in turns]

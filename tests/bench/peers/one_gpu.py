@@ -18,7 +18,7 @@ from turns import TurnError, Turns
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PEERS = ("cudnn", "flash2", "varlen", "flex")
-PACKED_PEERS = ("fa3", "fa3_det", "fa4", "fa4_det")  # tests/gpu/run pack_peers
+PACKED_PEERS = ("fa3", "fa3_det", "fa4", "fa4_det", "flex_flash")  # tests/gpu/run pack_peers
 GEMM_SIZE = 8192
 
 
@@ -96,7 +96,7 @@ class Race:
     def peer_turn(self, peer):
         import torch
         call = self.calls[peer]
-        keeps_graph = peer == "flex"  # without gradients it would be compiled anew
+        keeps_graph = peer in ("flex", "flex_flash")  # without gradients it would be compiled anew
         with torch.set_grad_enabled(keeps_graph):
             forward = self.watch.time(call.forward, self.options.repeats)
         out = call.forward()
@@ -126,7 +126,7 @@ class Race:
                 self.drop(system, error)
 
     def drop(self, system, error):
-        self.systems.setdefault(system, {})["reason"] = " ".join(str(error).split())[:160]
+        self.systems.setdefault(system, {})["reason"] = figures.one_line(error)
         self.running.remove(system)
         self.calls.pop(system, None)
         self.samples.pop(system, None)
@@ -152,7 +152,7 @@ def race(file, ours, options, watch):
     try:
         one.prepare()
     except Exception as error:  # out of memory, most likely: ours is measured alone
-        one.systems["peers"] = {"reason": " ".join(str(error).split())[:160]}
+        one.systems["peers"] = {"reason": figures.one_line(error)}
     one.running = ["cpscope", *one.calls, "gemm"]
     try:
         ours.ready()

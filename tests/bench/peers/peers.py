@@ -1,11 +1,14 @@
 """PyTorch's attention on the shapes of scenario files: cuDNN and FlashAttention-2 through SDPA, varlen_attn
-(FlashAttention-2), and FlexAttention; with those of flash_peers.
+(FlashAttention-2), and FlexAttention, with Triton's kernels and with FlashAttention-4's; with those of flash_peers.
 
 All peers of a shape get the same random inputs, and none is timed before its outputs and gradients agree with exact
 attention of some heads and sequences.
 """
+import traceback
+
 import torch
 import torch.nn.functional as functional
+from figures import one_line
 from flash_peers import FLASH_PEERS
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -206,16 +209,25 @@ def mask_of(shape, device, padding_sees_padding=False):
     raise PeerError("FlexAttention is not asked for this mask")
 
 
-def flex_calls(problem, compiled):
+def flash_block(shape):
+    """Queries and keys of a block of the mask that FlashAttention-4's Hopper kernels take: their tiles of keys, 128, 96 above head_dim 128
+    and 80 above 192, must divide it, or be made smaller for it."""
+    dim = max(shape.dim_qk, shape.dim_v)
+    return 128, 128 if dim <= 128 else 96 if dim <= 192 else 64
+
+
+def flex_calls(problem, compiled, backend=None):
+    """Backend: FLASH, FlashAttention-4's kernels; None: Triton's."""
     shape = problem.shape
     arrange, packed = stretches(problem, shape.tokens)
     attend = compiled_flex() if compiled else flex_attention
-    is_gqa = shape.heads != shape.kv_heads
+    options = {"enable_gqa": shape.heads != shape.kv_heads, **({"kernel_options": {"BACKEND": backend}} if backend else {})}
+    block = flash_block(shape) if backend == "FLASH" else (128, 128)
 
     def call(padding_sees_padding):
         mask = mask_of(shape, problem.device, padding_sees_padding)
-        blocks = mask and create_block_mask(mask, None, None, shape.tokens, shape.tokens, device=problem.device)
-        return Call(problem, arrange, lambda q, k, v: attend(q, k, v, block_mask=blocks, enable_gqa=is_gqa), packed)
+        blocks = mask and create_block_mask(mask, None, None, shape.tokens, shape.tokens, device=problem.device, BLOCK_SIZE=block)
+        return Call(problem, arrange, lambda q, k, v: attend(q, k, v, block_mask=blocks, **options), packed)
     yield call(False)
     if shape.is_padded:
         plainer = call(True)
@@ -240,12 +252,8 @@ PEERS = {
     "flash2": lambda problem: sdpa_calls(problem, SDPBackend.FLASH_ATTENTION),
     "varlen": varlen_calls,
     "flex": lambda problem: flex_calls(problem, problem.device.type == "cuda"),
+    "flex_flash": lambda problem: flex_calls(problem, True, "FLASH"),
 } | FLASH_PEERS
-
-
-def one_line(error):
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 160 else text[:157] + "..."
 
 
 def ask(peer, problem):
@@ -259,6 +267,7 @@ def ask(peer, problem):
                 break
             return call, problem.errors(call.answer())
         except Exception as error:  # whatever a peer raises is its reason
+            traceback.print_exc()  # into the log: the reason is one line
             reason = reason or one_line(error)
     raise PeerError(reason or "no way to ask it is known")
 
