@@ -54,24 +54,91 @@ def test_every_shape_of_the_bench_is_one_that_peers_are_asked_for():
     for shape in shapes:
         assert 16384 <= shape.tokens <= 32768
         assert figures.goals_of(goals, shape.name, "forward", "NVIDIA H200"), shape.name
-    names = [shape.name for shape in shapes] + [f"{name}_p2p" for name in many_gpus.SHAPES.split(",")]
+    names = [shape.name for shape in shapes] + [f"{name}_p2p" for name in [*many_gpus.SHAPES.split(","), "fp8_causal_032k_kv32"]]
     for goal in goals:
         assert any(goal in figures.goals_of(goals, name, goal["pass"], "H200 H100") for name in names), goal
 
 
 def test_scenarios_of_an_exchange_are_the_batch_of_their_name(program, tmp_path):
-    names = ["causal_016k_kv08", "packed_016k_kv32"]
-    for gpus in (2, 3, 4):
+    names = ["causal_016k_kv08", "packed_016k_kv32", "fp8_causal_016k_kv32"]
+    for gpus in (2, 3, 4, 8):
         written = exchange_shapes.write_scenarios(tmp_path, gpus, names, list(exchange_shapes.LAYOUTS))
-        assert ("a2a" in written[names[0]], "a2a+p2p" in written[names[0]]) == (gpus != 3, gpus == 4)
+        two_levels = set() if gpus < 4 else {"a2a+p2p", "double_ring", "mesh"}
+        expected = {"p2p", "all_gather", "group_cast", "token_ring", *two_levels, *(["a2a"] if gpus != 3 else [])}
+        assert {name: set(files) for name, files in written.items()} == dict.fromkeys(names, expected)
         for name, files in written.items():
             for way, file in files.items():
                 shape = Shape(file)
                 assert (sum(shape.lengths), len(shape.lengths) > 1) == (16384, name.startswith("packed"))
-                plan = program("plan", file, "--summary")
-                assert plan["visible_pairs"] == shape.pairs and len(plan["pairs_by_rank"]) == gpus, (name, way)
-    with pytest.raises(ValueError, match="no such shape: causal_16"):
-        exchange_shapes.parse_name("causal_16")
+                assert shape.is_fp8 == name.startswith("fp8"), name
+                if name == names[0] or gpus == 4:
+                    plan = program("plan", file, "--summary")
+                    assert plan["visible_pairs"] == shape.pairs and len(plan["pairs_by_rank"]) == gpus, (name, way)
+        files = [str(file) for files in written.values() for file in files.values()]
+        assert files == sorted(files)  # the order in which the program takes them
+        left_out = many_gpus.left_out(names[:1], list(exchange_shapes.LAYOUTS), gpus)
+        assert {row["shape"].removeprefix(f"{names[0]}_") for row in left_out} == set(exchange_shapes.LAYOUTS) - expected
+    assert figures.reasons(many_gpus.left_out(names[:1], ["mesh", "a2a"], 3)) == [
+        "causal_016k_kv08_mesh, cpscope: mesh needs an even number of GPUs, four or more: 3 here",
+        "causal_016k_kv08_a2a, cpscope: 32 heads do not divide among 3 GPUs"]
+
+
+@pytest.mark.parametrize("name", ["causal_16", "causal_0k_kv8", "causal_-16k_kv8", "fp8_fp8_causal_16k_kv8", "causal_16k_kv8_fp8", "fp8_", ""])
+def test_names_that_are_no_batch_are_refused(name):
+    with pytest.raises(ValueError, match=f"no such shape: {name};"):
+        exchange_shapes.parse_name(name)
+
+
+def test_ways_and_peers_of_an_exchange_are_known_names(capsys):
+    given = ["--program", "p", "--out", "o"]
+    options = many_gpus.options_of([*given, "--ways", "double_ring,mesh,token_ring", "--shapes", "fp8_causal_032k_kv32", "--peers", "te_p2p_fp8"])
+    assert (options.ways, options.peers) == (["double_ring", "mesh", "token_ring"], ["te_p2p_fp8"])
+    for wrong in (["--ways", "ring"], ["--peers", "te_fp8"], ["--shapes", "fp8_032k"]):
+        with pytest.raises(SystemExit):
+            many_gpus.options_of([*given, *wrong])
+        assert wrong[1] in capsys.readouterr().err
+
+
+def test_a_peer_that_fails_in_its_turn_says_so_and_the_others_go_on(tmp_path):
+    class Group:
+        rank, ranks = 0, 2
+        line_up, slowest = None, staticmethod(lambda times: times)
+        first = staticmethod(lambda reason: reason)
+        tell = staticmethod(lambda value: value)
+        torch = type("Torch", (), {"cuda": type("Cuda", (), {"synchronize": staticmethod(lambda: None)})})
+
+    class Peer:
+        def __init__(self, failure):
+            self.failure = failure
+
+        def within(self, work):
+            if self.failure:
+                raise RuntimeError(self.failure)
+            return work("forward", "both")
+
+    class Ours:
+        def turn(self, path):
+            return {"pairs": shape.pairs, "forward_samples_ms": [1.0], "backward_samples_ms": [2.0], "hidden_fraction": 1.0,
+                    "steps": {"forward": [], "backward": []}, "forward_kernel_ms": 2.0, "backward_kernel_ms": 4.0}
+
+        def next(self):
+            pass
+    watch = type("Watch", (), {"time": staticmethod(lambda call, repeats, before: [3.0 if call == "forward" else 6.0])})
+    file = write_shape(tmp_path, mask="causal", batch="lengths = [64]")
+    shape = Shape(file)
+    options = type("Options", (), {"turns": 2, "repeats": 1})
+    calls = {"te_p2p": (Peer("out of\nmemory"), {}, ""), "te_a2a": (Peer(None), {}, "")}
+    row, = many_gpus.race("causal_016k_kv32", {"p2p": file}, Ours(), Ours(), calls, {}, options, watch, Group)
+    assert row["systems"]["te_p2p"] == {"reason": "out of memory"}
+    assert row["systems"]["te_a2a"]["both"]["samples_ms"] == [[6.0], [6.0]] and row["systems"]["cpscope"]["both"]["median_ms"] == 3.0
+    many_gpus.judge_best([row], [], "NVIDIA H200", 2)
+    many = [row, *many_gpus.left_out(["causal_016k_kv32"], ["mesh"], 2)]
+    peers = many_gpus.columns(many, many_gpus.PEERS)
+    assert peers == ["te_p2p", "te_a2a"]
+    assert figures.table(many, peers, many_gpus.PASSES, "kernels")[2].split()[:6] == ["causal_016k_kv32_p2p", "both", "0", "-", "0", "2.00"]
+    assert figures.reasons(many) == ["causal_016k_kv32, te_p2p: out of memory",
+                                     "causal_016k_kv32_mesh, cpscope: mesh needs an even number of GPUs, four or more: 2 here"]
+
 
 
 def test_goals_of_an_exchange_are_judged_where_our_best_way_stands():
@@ -300,6 +367,40 @@ def test_ulysses_is_judged_by_rows_and_by_the_last_keys(exchange_peers, tmp_path
         answer[name][-1 if name in ("out", "dq") else -24] *= 2  # the last row, and keys near it, are looked at
         with pytest.raises(exchange_peers.PeerError, match=f"wrong {name}"):
             problem.errors(one.owned(), answer)
+
+
+def test_fp8_of_transformer_engine_is_judged_as_fp8_and_may_go_backward_in_bf16(exchange_peers, monkeypatch, tmp_path):
+    import exchange_te
+    import torch
+    from torch.nn.attention import SDPBackend
+    assert tuple(exchange_te.FP8_PEERS) == many_gpus.FP8_PEERS
+    file = write_shape(tmp_path, mask="causal", batch="lengths = [200]")
+    file.write_text(file.read_text().replace('"bf16"', '"fp8"'))
+    problem = exchange_peers.SpreadProblem(Shape(file), None, None, "cpu")
+    right = exchange_peers.Ulysses(problem, SDPBackend.MATH)
+    made = []
+
+    class Ring:
+        def __init__(self, problem, comm, scaling, is_backward_fp8):
+            made.append((comm, scaling, is_backward_fp8))
+            self.is_backward_fp8 = is_backward_fp8
+
+        def owned(self):
+            return right.owned()
+
+        def answer(self):
+            noise = torch.Generator().manual_seed(3)
+            answer = {name: t.detach() * (1 + 0.1 * torch.randn(t.shape, generator=noise)) for name, t in right.answer().items()}
+            if self.is_backward_fp8:
+                answer["dk"] = answer["dk"] * 1.5
+            return answer
+    monkeypatch.setattr(exchange_te, "TransformerEngineFp8", Ring)
+    _, errors, note = exchange_peers.ask("te_p2p_fp8", problem)
+    assert made == [("p2p", "delayed", True), ("p2p", "delayed", False)] and errors["dk"] < exchange_peers.FP8_LIMIT
+    assert note.startswith("its backward in bf16 (NVTE_FP8_DPA_BWD=0); plainly: wrong dk: relative error 0.5"), note
+    with pytest.raises(exchange_peers.PeerError, match="wrong dk"):
+        monkeypatch.setattr(exchange_te.TransformerEngineFp8, "answer", lambda self: {**right.answer(), "dk": 2 * right.answer()["dk"]})
+        exchange_peers.ask("te_p2p_fp8_current", problem)
 
 
 def test_blocks_of_a_mask_fit_the_tiles_of_flash_attention_4(peers):

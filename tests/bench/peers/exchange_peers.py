@@ -3,6 +3,8 @@ TransformerEngine's.
 
 Each process calls these alike, so that all take the same path; reasons are agreed upon.
 """
+import traceback
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as functional
@@ -10,12 +12,16 @@ from torch.distributed.tensor.experimental import context_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import exchange_te
-from peers import LIMIT, ROW_LIMIT, TENSORS, PeerError, one_line, relative_errors, varlen_attn
+from figures import one_line
+from peers import LIMIT, ROW_LIMIT, TENSORS, PeerError, relative_errors, varlen_attn
 
 try:
     from torch.distributed.tensor.experimental._context_parallel._attention import set_rotate_method
 except ImportError:
     from torch.distributed.tensor.experimental._attention import set_rotate_method
+
+# The same of FP8: TransformerEngine's gradients are off by 11 %, where it loses shares of them by more than 50 %.
+FP8_LIMIT, FP8_ROW_LIMIT = 0.2, 0.4
 
 
 class SpreadProblem:
@@ -24,6 +30,7 @@ class SpreadProblem:
     def __init__(self, shape, mesh, control, device="cuda", dtype=torch.bfloat16):
         self.shape, self.mesh, self.control = shape, mesh, control
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.limits = (FP8_LIMIT, FP8_ROW_LIMIT) if shape.is_fp8 else (LIMIT, ROW_LIMIT)
         # Peers pack without padding.
         ends = torch.tensor(shape.lengths).cumsum(0).tolist()
         self.offsets = [0, *ends]
@@ -70,12 +77,11 @@ class SpreadProblem:
                                    {name: exact[name][owned[here]] for name in ("dk", "dv")})
         return found
 
-    @staticmethod
-    def _compare(given, exact):
-        found = {}
+    def _compare(self, given, exact):
+        found, (limit, row_limit) = {}, self.limits
         for name in given:
             found[name], row = relative_errors(given[name], exact[name])
-            if not (found[name] <= LIMIT and row <= ROW_LIMIT):
+            if not (found[name] <= limit and row <= row_limit):
                 raise PeerError(f"wrong {name}: relative error {found[name]:.2g}, of one row {row:.2g}")
         return found
 
@@ -236,8 +242,8 @@ PEERS = {
 def ways_to_ask(peer, problem, backends):
     """[(how it is made, note)], the plainest first: with cuDNN's kernel, k and v repeated if they must be, then with
     FlashAttention-2's. TransformerEngine chooses for itself."""
-    if peer in exchange_te.PEERS:
-        return [(lambda: exchange_te.TransformerEngine(problem, exchange_te.PEERS[peer]), "")]
+    if peer not in PEERS:
+        return exchange_te.ways_to_ask(peer, problem)
     is_grouped = problem.shape.heads != problem.shape.kv_heads and peer != "ulysses"
     ways = []
     for backend in backends:
@@ -258,10 +264,11 @@ def ask(peer, problem, backends=BACKENDS):
             one = make()
             errors = problem.errors(one.owned(), one.answer())
         except Exception as error:  # whatever a peer raises is its reason
+            traceback.print_exc()  # into the log: the reason is one line
             reason = one_line(error)
         errors, reason = problem.agree(errors, reason)
         if reason is None:
-            return one, errors, note
+            return one, errors, f"{note}; plainly: {first_reason}" if note else ""
         first_reason = first_reason or reason
         del one
     raise PeerError(first_reason)

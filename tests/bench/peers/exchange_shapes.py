@@ -1,16 +1,17 @@
 """Scenario files of one batch spread over GPUs, one for each way of ours to do it."""
 import pathlib
 import random
+import re
 
-LAYOUTS = {"p2p": "dual_chunk", "a2a": "dual_chunk", "all_gather": "dual_chunk", "a2a+p2p": "dual_chunk",
-           "group_cast": "dual_chunk"}
+LAYOUTS = dict.fromkeys(("p2p", "a2a", "all_gather", "a2a+p2p", "group_cast", "double_ring", "mesh", "token_ring"), "dual_chunk")
+TWO_LEVELS = ("a2a+p2p", "double_ring", "mesh")  # with two GPUs, or an odd number, one of the levels has one rank alone
 # A packed batch leaves group_cast the layout that was made for it, in chunks as `cpscope compare` recommends them.
 PACKED_LAYOUTS = {**LAYOUTS, "group_cast": "lpt_local"}
 DISPATCH_CHUNK = 1024  # tokens, of lpt_local
 DOCUMENT = 'schema = 1\ntitle = "{name}"\nquestion = "How fast, and is the transfer hidden?"\n' \
     '[attention]\nheads = {heads}\nkv_heads = {kv_heads}\nhead_dim = 128\nattn_mask_type = "{mask}"\n' \
     '[batch]\nqkv_format = "thd"\nlengths = {lengths}\n' \
-    '[parallel]\ncp_size = {gpus}\ncp_comm_type = "{way}"\nlayout = "{layout}"\n{chunk}[numerics]\ndtype = "bf16"\n'
+    '[parallel]\ncp_size = {gpus}\ncp_comm_type = "{way}"\nlayout = "{layout}"\n{chunk}[numerics]\ndtype = "{dtype}"\n'
 
 
 def lognormal_lengths(tokens, mu=7.8, sigma=1.06, seed=7):
@@ -21,22 +22,26 @@ def lognormal_lengths(tokens, mu=7.8, sigma=1.06, seed=7):
     return lengths
 
 
-def ways_for(gpus, heads, ways):
-    """Those of the ways that so many GPUs can do."""
-    return [way for way in ways if (way != "a2a" or heads % gpus == 0) and (way != "a2a+p2p" or (gpus >= 4 and gpus % 2 == 0))]
+def obstacle(way, gpus, heads=32):
+    """Why so many GPUs are not given a way; nothing where they are."""
+    if way == "a2a" and heads % gpus:
+        return f"{heads} heads do not divide among {gpus} GPUs"
+    if way in TWO_LEVELS and (gpus < 4 or gpus % 2):
+        return f"{way} needs an even number of GPUs, four or more: {gpus} here"
+    return ""
 
 
 def write_scenarios(folder, gpus, names, ways, heads=32):
-    """{name: {way: file}} of names such as causal_016k_kv32 and packed_128k_kv08: mask and tokens, KV heads. Names of files
-    sort so that the ways of a batch stand together."""
+    """{name: {way: file}} of names such as causal_016k_kv32, packed_128k_kv08 and fp8_causal_032k_kv32: mask and tokens, KV heads; in the
+    order of the files' names."""
     written = {}
-    for name in names:
-        kind, tokens, kv_heads = parse_name(name)
+    for name in sorted(set(names), key=lambda name: name + "_"):
+        kind, tokens, kv_heads, dtype = parse_name(name)
         lengths = [tokens] if kind == "causal" else lognormal_lengths(tokens)
         layouts = LAYOUTS if kind == "causal" else PACKED_LAYOUTS
-        for way in ways_for(gpus, heads, ways):
+        for way in sorted((way for way in set(ways) if not obstacle(way, gpus, heads)), key=lambda way: way + "."):
             file = pathlib.Path(folder) / f"{name}_{way}.toml"
-            file.write_text(DOCUMENT.format(name=file.stem, heads=heads, kv_heads=kv_heads, lengths=lengths, gpus=gpus, way=way,
+            file.write_text(DOCUMENT.format(name=file.stem, heads=heads, kv_heads=kv_heads, lengths=lengths, gpus=gpus, way=way, dtype=dtype,
                                             mask="causal" if kind == "causal" else "padding_causal", layout=layouts[way],
                                             chunk=f"dispatch_chunk = {DISPATCH_CHUNK}\n" if layouts[way] == "lpt_local" else ""))
             written.setdefault(name, {})[way] = file
@@ -44,12 +49,9 @@ def write_scenarios(folder, gpus, names, ways, heads=32):
 
 
 def parse_name(name):
-    """("causal" | "packed", tokens, kv heads) of such a name; ValueError says what one looks like."""
-    parts = name.split("_")
-    try:
-        kind, tokens, kv_heads = parts[0], 1024 * int(parts[1].removesuffix("k")), int(parts[2].removeprefix("kv"))
-        if kind in ("causal", "packed") and len(parts) == 3 and tokens > 0 and kv_heads > 0:
-            return kind, tokens, kv_heads
-    except (IndexError, ValueError):
-        pass
-    raise ValueError(f"no such shape: {name}; causal_016k_kv32 is one, packed_128k_kv08 another")
+    """("causal" | "packed", tokens, kv heads, "bf16" | "fp8") of such a name; ValueError says what one looks like."""
+    dtype, rest = ("fp8", name.removeprefix("fp8_")) if name.startswith("fp8_") else ("bf16", name)
+    match = re.fullmatch(r"(causal|packed)_0*([1-9][0-9]*)k_kv0*([1-9][0-9]*)", rest)
+    if not match:
+        raise ValueError(f"no such shape: {name}; causal_016k_kv32 is one, packed_128k_kv08 and fp8_causal_032k_kv32 are others")
+    return match[1], 1024 * int(match[2]), int(match[3]), dtype

@@ -1,4 +1,6 @@
-"""TransformerEngine's own context parallelism (cuDNN's fused kernels) as peers of `tests/bench/run exchange`."""
+"""TransformerEngine's own context parallelism (cuDNN's fused kernels) as peers of `tests/bench/run exchange`, in bf16 and in FP8."""
+import os
+
 import torch
 import torch.distributed as dist
 from peers import TENSORS, PeerError
@@ -61,8 +63,49 @@ class TransformerEngine:
 
     def answer(self):
         shapes = [tensor.shape for tensor in (self.d_out, *self.leaves)]
-        given = [tensor.reshape(shape).flatten(0, -3) for tensor, shape in zip(self._both(), shapes)]
+        given = [tensor.reshape(shape).flatten(0, -3) for tensor, shape in zip(self.within(lambda forward, both: both()), shapes)]
         return {name: tensor[self.valid] for name, tensor in zip(TENSORS, given)}
 
 
+def recipe_of(scaling):
+    """FP8 attention, E4M3 forward and E5M2 for gradients; delayed: with the largest values of the call before, current: of this one."""
+    from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling, Format
+    if scaling == "delayed":
+        return DelayedScaling(fp8_format=Format.HYBRID, amax_history_len=1, amax_compute_algo="most_recent", fp8_dpa=True)
+    return Float8CurrentScaling(fp8_format=Format.HYBRID, fp8_dpa=True)
+
+
+class TransformerEngineFp8(TransformerEngine):
+    """The same with a recipe; the backward in FP8, or in bf16."""
+
+    def __init__(self, problem, comm, scaling, is_backward_fp8):
+        super().__init__(problem, comm)
+        self.recipe, self.is_backward_fp8 = recipe_of(scaling), is_backward_fp8
+
+    def within(self, work):
+        # Read by every forward, which decides what the backward finds.
+        os.environ["NVTE_FP8_DPA_BWD"] = str(int(self.is_backward_fp8))
+        return super().within(work)
+
+    def _forward(self):
+        import transformer_engine.pytorch as te
+        with te.fp8_autocast(enabled=True, fp8_recipe=self.recipe, fp8_group=dist.group.WORLD):
+            return super()._forward()
+
+    def answer(self):
+        for _ in range(2):  # delayed scaling takes its scales from the call before
+            self.within(lambda forward, both: both())
+        return super().answer()
+
+
 PEERS = {f"te_{comm}": comm for comm in ("p2p", "a2a", "all_gather")}
+FP8_PEERS = {f"{peer}_fp8{suffix}": (comm, scaling)
+             for suffix, scaling in (("", "delayed"), ("_current", "current")) for peer, comm in PEERS.items()}
+
+
+def ways_to_ask(peer, problem):
+    """[(how it is made, note)]; in FP8 the second one has its backward in bf16, because the ring's in FP8 loses shares of dk and dv."""
+    if peer in PEERS:
+        return [(lambda: TransformerEngine(problem, PEERS[peer]), "")]
+    return [(lambda: TransformerEngineFp8(problem, *FP8_PEERS[peer], True), ""),
+            (lambda: TransformerEngineFp8(problem, *FP8_PEERS[peer], False), "its backward in bf16 (NVTE_FP8_DPA_BWD=0)")]

@@ -73,10 +73,10 @@ def ask_fa3(shape, q, k, v):
 def ask_te(shape, q, k, v):
     import torch
     import transformer_engine.pytorch as te
-    from transformer_engine.common.recipe import DelayedScaling, Format
+    from exchange_te import recipe_of
     attention = te.DotProductAttention(shape.heads, shape.dim_qk, num_gqa_groups=shape.kv_heads, attention_dropout=0.0, qkv_format="bshd",
                                        attn_mask_type="causal" if shape.is_causal else "no_mask").cuda()
-    recipe = DelayedScaling(fp8_format=Format.HYBRID, amax_history_len=1, amax_compute_algo="most_recent", fp8_dpa=True)
+    recipe = recipe_of("delayed")
     leaves = [tensor.detach().clone().requires_grad_() for tensor in (q, k, v)]
     d_out = torch.randn_like(q).flatten(2)
 

@@ -16,12 +16,14 @@ import time
 
 import figures
 import report
-from exchange_shapes import LAYOUTS, parse_name, write_scenarios
+from exchange_shapes import LAYOUTS, obstacle, parse_name, write_scenarios
 from shapes import Shape
 from turns import TurnError, Turns
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-PEERS = ("cp_allgather", "cp_alltoall", "ulysses", "te_p2p", "te_a2a", "te_all_gather")
+# Peers of batches in FP8, and of the others.
+FP8_PEERS = tuple(f"te_{comm}_fp8{scaling}" for scaling in ("", "_current") for comm in ("p2p", "a2a", "all_gather"))
+PEERS = ("cp_allgather", "cp_alltoall", "ulysses", "te_p2p", "te_a2a", "te_all_gather", *FP8_PEERS)
 SHAPES = "causal_016k_kv32,causal_032k_kv32,causal_128k_kv32,causal_016k_kv08,causal_032k_kv08,causal_128k_kv08,packed_128k_kv08"
 PASSES = ("forward", "both")
 LONG = 128 * 1024  # tokens
@@ -31,10 +33,13 @@ def options_of(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True, type=pathlib.Path, help="cpscope, built with CUDA")
     parser.add_argument("--out", required=True, type=pathlib.Path, help="folder of the results")
-    parser.add_argument("--shapes", default=SHAPES, help="mask, tokens and KV heads of 32 heads of 128 (default %(default)s)")
+    parser.add_argument("--shapes", default=SHAPES, help="mask, tokens and KV heads of 32 heads of 128; fp8_causal_032k_kv32 is one in FP8 "
+                        "(default %(default)s)")
     parser.add_argument("--ways", default="p2p,a2a,all_gather,group_cast", help=f"ours; known are {', '.join(LAYOUTS)}")
-    parser.add_argument("--peers", default=",".join(PEERS), help="only these")
-    parser.add_argument("--turns", type=int, default=2, help="of each system, for each shape and way; one from 128K tokens on, where a turn takes many seconds")
+    parser.add_argument("--peers", default=",".join(PEERS), help="only these; those with fp8 are run in batches of FP8, the others in the others "
+                        "(default %(default)s)")
+    parser.add_argument("--turns", type=int, default=2, help="of each system, for each shape and way; one from 128K tokens on, where a turn takes "
+                        "many seconds")
     parser.add_argument("--repeats", type=int, default=5, help="in a turn")
     parser.add_argument("--seconds", type=float, default=0, help="no shape is begun later; 0: no limit")
     options = parser.parse_args(words)
@@ -86,6 +91,12 @@ class Group:
         self.dist.all_reduce(tensor, op=self.dist.ReduceOp.MAX, group=self.control)
         return tensor.tolist()
 
+    def first(self, reason):
+        """The first reason that any process has; None if none has one."""
+        given = [None] * self.ranks
+        self.dist.all_gather_object(given, reason, group=self.control)
+        return next((one for one in given if one), None)
+
 
 def kernels_ms(row, ranks):
     """{pass: time of a rank's compute items, on average}; row: of all ranks on one GPU"""
@@ -132,10 +143,18 @@ def kernels_turn(alone, shape, group):
 
 
 def peer_turn(one, watch, group, repeats):
-    """{pass: [repeat]}, of the slowest GPU."""
+    """{pass: [repeat]}, of the slowest GPU; TurnError in all processes when any of them raised something."""
     def work(forward, both):
         return [watch.time(call, repeats, before=group.line_up) for call in (forward, both)]
-    return {name: group.slowest(times) for name, times in zip(PASSES, one.within(work))}
+    timed, reason = None, None
+    try:
+        timed = one.within(work)
+    except Exception as error:  # whatever a peer raises is its reason
+        reason = figures.one_line(error)
+    reason = group.first(reason)
+    if reason:
+        raise TurnError(reason)
+    return {name: group.slowest(times) for name, times in zip(PASSES, timed)}
 
 
 class Spread:
@@ -179,17 +198,16 @@ def race(name, files, ours, alone, calls, reasons, options, watch, group):
         running = ["cpscope", *calls]
         for number in range(options.turns if sum(shape.lengths) < LONG else 1):
             for system in running if number % 2 == 0 else running[::-1]:
-                if system != "cpscope":
-                    one.add(system, peer_turn(calls[system][0], watch, group, options.repeats))
-                    continue
                 try:
-                    times = our_turn(ours, shape, group)
+                    is_ours = system == "cpscope"
+                    times = our_turn(ours, shape, group) if is_ours else peer_turn(calls[system][0], watch, group, options.repeats)
                 except TurnError as error:
-                    one.drop("cpscope", str(error))
-                    running = [*calls]
+                    one.drop(system, str(error))
+                    running = [other for other in running if other != system]
                     continue
-                one.add("cpscope", times)
-                one.row["systems"]["cpscope"].update(kernels=times["kernels"], hidden_fraction=times["hidden"])
+                one.add(system, times)
+                if is_ours:
+                    one.row["systems"]["cpscope"].update(kernels=times["kernels"], hidden_fraction=times["hidden"])
         try:
             one.kernels_ms = kernels_turn(alone, shape, group)
         except TurnError as error:
@@ -211,11 +229,13 @@ def judge_best(rows, goals, device, gpus):
 
 
 def ask_all(shape, options, group):
-    """{peer: (way to ask it, errors, note)} and {peer: what stands in its place or beside it}."""
+    """{peer: (way to ask it, errors, note)} and {peer: what stands in its place or with it}, of peers of the batch's dtype."""
     import exchange_peers
     problem = exchange_peers.SpreadProblem(shape, group.mesh, group.control)
     calls, notes = {}, {}
     for peer in options.peers:
+        if (peer in FP8_PEERS) != shape.is_fp8:
+            continue
         try:
             calls[peer] = exchange_peers.ask(peer, problem)
             notes[peer] = {"errors": calls[peer][1], **({"note": calls[peer][2]} if calls[peer][2] else {})}
@@ -224,28 +244,33 @@ def ask_all(shape, options, group):
     return calls, notes
 
 
+def left_out(names, ways, gpus):
+    """A row with its reason for each way of each batch that so many GPUs are not given."""
+    return [{"shape": f"{name}_{way}", "systems": {"cpscope": {"reason": why}}}
+            for name in names for way in ways if (why := obstacle(way, gpus))]
+
+
+def columns(rows, peers):
+    """The peers that any row speaks of; a table has no column for the others."""
+    return [peer for peer in peers if any(peer in row["systems"] for row in rows)]
+
+
 def main():
     options = options_of(sys.argv[1:])
     began = time.monotonic()
     group = Group()
     import peers
     import torch
-    folder = group.tell(tempfile.mkdtemp() if group.rank == 0 else None)
     if group.rank == 0:
         options.out.mkdir(parents=True, exist_ok=True)
-        write_scenarios(folder, group.ranks, options.shapes, options.ways)
-    group.tell(None)
-    written = {}
-    for file in sorted(pathlib.Path(folder).glob("*.toml")):
-        name = "_".join(file.stem.split("_")[:3])
-        written.setdefault(name, {})[file.stem.removeprefix(name + "_")] = file
+    written = group.tell(write_scenarios(tempfile.mkdtemp(), group.ranks, options.shapes, options.ways) if group.rank == 0 else None)
     files = [file for ways in written.values() for file in ways.values()]
     ours, alone = [Turns(options.program, files, executor, repeats, options.out / f"exchange_{executor}.log", seconds=240)
                    for executor, repeats in (("nccl", options.repeats), ("cuda", 3))] if group.rank == 0 else (None, None)
     document = report.heading(f"{group.ranks} GPUs, whole passes a GPU", ROOT)
     goals = figures.read_goals(ROOT / "tests/bench/goals.toml")
     watch = peers.Stopwatch(ahead_cycles=2_000_000)
-    rows = document["shapes"] = []
+    rows = document["shapes"] = left_out(options.shapes, options.ways, group.ranks)
     for name, files in written.items():
         if group.tell(options.seconds and time.monotonic() - began > options.seconds):
             rows.append({"shape": name, "systems": {"cpscope": {"reason": "time is up (--seconds)"}}})
@@ -259,13 +284,13 @@ def main():
         torch.cuda.empty_cache()
         document["seconds"] = round(time.monotonic() - began, 1)
         if group.rank == 0:
-            report.write(document, options.out, options.peers, "exchange_ratios", PASSES)
-            print("\n".join(figures.table(of_batch, options.peers, PASSES, "kernels")[1:]),
+            report.write(document, options.out, columns(rows, options.peers), "exchange_ratios", PASSES)
+            print("\n".join(figures.table(of_batch, columns(of_batch, options.peers), PASSES, "kernels")[1:]),
                   f"({document['seconds']:.0f} s so far)", flush=True)
     if group.rank == 0:
         ours.stop()
         alone.stop()
-        print(report.write(document, options.out, options.peers, "exchange_ratios", PASSES), flush=True)
+        print(report.write(document, options.out, columns(rows, options.peers), "exchange_ratios", PASSES), flush=True)
     group.dist.barrier(group=group.control)
     group.dist.destroy_process_group()
     return 0 if any("forward" in row["systems"]["cpscope"] for row in rows) else 1

@@ -34,6 +34,7 @@ class Shape:
         self.dim_v = attention.get("head_dim_v", self.dim_qk)
         self.is_causal = mask in CAUSAL
         self.is_packed = mask.startswith("padding")
+        self.is_fp8 = scenario.get("numerics", {}).get("dtype") == "fp8"
         self.window = tuple(attention.get("window_size", (-1, -1)))  # keys to the left and right; -1: all
         self.chunk = attention.get("chunk_size", 0)
         self.lengths = batch.get("lengths") or [batch["seqlen"]] * batch["batch_size"]
