@@ -3,6 +3,7 @@ also its masks, and that a peer that answers wrongly gets no figure."""
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import xml.etree.ElementTree as tree
 
@@ -139,6 +140,31 @@ def test_a_peer_that_fails_in_its_turn_says_so_and_the_others_go_on(tmp_path):
     assert figures.reasons(many) == ["causal_016k_kv32, te_p2p: out of memory",
                                      "causal_016k_kv32_mesh, cpscope: mesh needs an even number of GPUs, four or more: 2 here"]
 
+
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_the_exchange_of_a_machine_has_a_rank_a_gpu(program, tmp_path, gpus):
+    for folder in ("tests/bench", "reference", "kernels", "scenarios"):
+        (tmp_path / folder).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    (tmp_path / "tests/gpu").mkdir()
+    (tmp_path / "tests/gpu/run").write_text((ROOT / "tests/gpu/run").read_text())
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name, text in (("nvidia-smi", f'for gpu in {" ".join(map(str, range(gpus)))}; do echo "GPU $gpu"; done'),
+                       ("cpscope", f'printf "%s\\n" "$@" >> {tmp_path}/arguments; echo \'{{"rows": []}}\'')):
+        (commands / name).write_text(f"#!/bin/sh\n{text}\n")
+        (commands / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{commands}:{os.environ['PATH']}", "CPSCOPE_GPU_TREE": str(tmp_path), "OUT": str(tmp_path / "results")}
+    done = subprocess.run(["sh", tmp_path / "tests/gpu/run", "exchange", "nccl"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    words = (tmp_path / "arguments").read_text().split()
+    bench = words[:words.index("--executor")]
+    files = [pathlib.Path(word) for word in bench if word.endswith(".toml")]
+    assert [file.name for file in files] == sorted(file.name for file in (ROOT / "tests/bench/exchange").glob("*.toml"))
+    fitting = sorted((tmp_path / "build-gpu/logs/fitting").glob("*.toml"))
+    assert {"double_ring_on_these_gpus", "mesh_on_these_gpus", "fp8_ring_on_these_gpus"} < {file.stem for file in fitting}
+    for file in [*files, *fitting]:
+        assert len(program("plan", file, "--summary")["pairs_by_rank"]) == gpus, file.name
 
 
 def test_goals_of_an_exchange_are_judged_where_our_best_way_stands():
