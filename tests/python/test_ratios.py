@@ -110,9 +110,10 @@ def test_a_peer_that_fails_in_its_turn_says_so_and_the_others_go_on(tmp_path):
 
     class Peer:
         def __init__(self, failure):
-            self.failure = failure
+            self.failure, self.calls = failure, 0
 
         def within(self, work):
+            self.calls += 1
             if self.failure:
                 raise RuntimeError(self.failure)
             return work("forward", "both")
@@ -131,6 +132,7 @@ def test_a_peer_that_fails_in_its_turn_says_so_and_the_others_go_on(tmp_path):
     calls = {"te_p2p": (Peer("out of\nmemory"), {}, ""), "te_a2a": (Peer(None), {}, "")}
     row, = many_gpus.race("causal_016k_kv32", {"p2p": file}, Ours(), Ours(), calls, {}, options, watch, Group)
     assert row["systems"]["te_p2p"] == {"reason": "out of memory"}
+    assert [calls[peer][0].calls for peer in calls] == [1, 2]
     assert row["systems"]["te_a2a"]["both"]["samples_ms"] == [[6.0], [6.0]] and row["systems"]["cpscope"]["both"]["median_ms"] == 3.0
     many_gpus.judge_best([row], [], "NVIDIA H200", 2)
     many = [row, *many_gpus.left_out(["causal_016k_kv32"], ["mesh"], 2)]
