@@ -566,7 +566,8 @@ std::vector<HeadSums> run_group(const HeadGroup& group, Answer& answer) {
   PlainUnit<Real> unit = start_unit<Real>(group);
   const int32_t heads = group.heads_per_group();
   std::vector<HeadSums> sums(static_cast<size_t>(heads), start_sums(group));
-  for (const KeyRun& piece : order_shares(group)) {
+  const ShareSize share = size_of_share(group);
+  for (const KeyRun& piece : order_shares(group, share.queries)) {
     for (int32_t member = 0; member < heads; ++member) {
       for (int64_t begin = piece.begin, end = 0; begin < piece.end && !group.watch.is_cancelled();
            begin = end) {
@@ -575,8 +576,9 @@ std::vector<HeadSums> run_group(const HeadGroup& group, Answer& answer) {
                  sums[static_cast<size_t>(member)], answer);
         group.watch.add_work(pairs_of_rows(group.part, begin, end));
       }
+      const bool ends_share = (member + 1) % share.heads == 0 || member + 1 == heads;
+      if (ends_share && group.has_key_gradients()) finish_piece(unit);
     }
-    if (group.has_key_gradients()) finish_piece(unit);
   }
   if (group.has_key_gradients()) write_key_gradients(unit, answer);
   return sums;

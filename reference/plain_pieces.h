@@ -12,9 +12,19 @@ namespace cpscope::reference {
 /// schedule with striped tokens makes all its hops inside the window.
 int64_t piece_length(int64_t longest, int32_t hops);
 
-/// Positions of the queries of each share, in the order of summation: queries that see fewest keys
-/// first, which is natural order under a causal mask and a window. Their weights are largest, so
-/// all later hops round a sum of full size, as most hops do in a schedule with another order.
-std::vector<KeyRun> order_shares(const HeadGroup& group);
+/// Queries and query heads of one share of the gradients of keys.
+struct ShareSize {
+  int64_t queries = 1;
+  int32_t heads = 1;
+};
+/// Such that the key seen by most queries gets as many shares as the schedule adds. Where ranks
+/// exchange heads, these are of different heads if few queries see a key.
+ShareSize size_of_share(const HeadGroup& group);
+
+/// Positions of the queries of each share of `length` queries, in the order of summation: queries
+/// that see fewest keys first, which is natural order under a causal mask and a window. Their
+/// weights are largest, so all later hops round a sum of full size, as most hops do in a schedule
+/// with another order.
+std::vector<KeyRun> order_shares(const HeadGroup& group, int64_t length);
 
 }  // namespace cpscope::reference

@@ -229,6 +229,26 @@ TEST(BudgetOfHops, IsKeptWhereTheHeaviestQueriesAreTheLast) {
 
 /// Logits differ by hundreds, so gradients of some keys are 1e-160, or 0 although a query sees the
 /// key; in fp32 they are 0, or as small as an exponential that does not end at 0.
+TEST(BudgetOfHops, IsKeptWhereRanksAddHeadsOfTheOnlyQueryThatSeesAKey) {
+  // Every query sees its own key alone, and the 12 heads of its KV head are on 7 ranks, whose
+  // shares of dv are added in fp16.
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    Scenario scenario = walker_case({10, 32, 10}, 7);
+    scenario.attention.heads = 12;
+    scenario.attention.kv_heads = 1;
+    scenario.attention.head_dim_qk = scenario.attention.head_dim_v = 2;
+    scenario.attention.window_left = scenario.attention.window_right = 0;
+    scenario.parallel.comm_type = CommType::a2a;
+    scenario.numerics.dtype = Dtype::fp16;
+    scenario.numerics.accumulate = Accumulate::dtype;
+    scenario.numerics.seed = seed;
+    GradedRun run = run_possible(scenario);
+    const TensorGrade& dv = *run.grade.find("dv");
+    EXPECT_LT(dv.rel_l2, 0.75 * dv.budget) << describe(run);
+    EXPECT_GT(dv.rel_l2, 0.2 * dv.budget) << "a budget that is too wide";
+  }
+}
+
 TEST(BudgetOfSmallWeights, IsKeptWhereNumbersEnd) {
   for (const Dtype dtype : {Dtype::fp64, Dtype::fp32, Dtype::bf16, Dtype::fp16}) {
     Scenario scenario = walker_case({700, 2, 3}, 2);
