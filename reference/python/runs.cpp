@@ -15,6 +15,7 @@
 #include "sim/documents/forecast_text.h"
 #include "sim/documents/timeline_text.h"
 #include "sim/documents/verdict_text.h"
+#include "sim/faults/plan_mistakes.h"
 #include "sim/findings/run_document.h"
 #include "sim/findings/study.h"
 #include "sim/run/grade/case.h"
@@ -59,6 +60,7 @@ Toolbox make_toolbox() {
   };
   toolbox.oracle = reference::dense_oracle();
   toolbox.watched_walker = reference::make_watched_walker;
+  toolbox.plan_mistakes = visit_plan_mistakes;
   return toolbox;
 }
 

@@ -14,6 +14,7 @@
 #include "reference/plan_walker.h"
 #include "sim/app/cli/exhaustion.h"
 #include "sim/app/cli/program.h"
+#include "sim/faults/plan_mistakes.h"
 #include "sim/run/kernel_process.h"
 
 #include <cstdio>
@@ -61,6 +62,7 @@ int run_with_all(int argc, char** argv) {
   toolbox.open_plugin = open_plugin;
   toolbox.oracle = cpscope::reference::dense_oracle();
   toolbox.watched_walker = cpscope::reference::make_watched_walker;
+  toolbox.plan_mistakes = cpscope::visit_plan_mistakes;
   const cpscope::PictureCommands pictures{.render = cpscope::gui::render,
                                           .open_window = cpscope::gui::open_window,
                                           .draw_figures = cpscope::gui::draw_report_figures,

@@ -45,6 +45,15 @@ using EditSlices = std::function<void(const ComputeItem&, std::vector<BandSlice>
 std::optional<PlantedFault> plant_slices(const Plan& healthy, std::string what,
                                          const EditSlices& edit);
 
+/// Calls take(one, other) for each pair of ranks, the lower one first, until it returns false.
+template <class Take>
+void for_each_pair(int32_t ranks, Take take) {
+  for (int32_t one = 0; one < ranks; ++one) {
+    for (int32_t other = one + 1; other < ranks; ++other)
+      if (!take(RankId{one}, RankId{other})) return;
+  }
+}
+
 /// Short form for planters.
 FaultSite forward_site(StageKind kind, RankId rank, StepId step, int64_t item);
 FaultSite backward_site(StageKind kind, RankId rank, StepId step, int64_t item);

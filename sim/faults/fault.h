@@ -2,6 +2,7 @@
 
 #include "sim/faults/planted.h"
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -34,6 +35,9 @@ struct BlindScenario {
   std::string why;   // one sentence
 };
 
+/// Takes one fault after another, until it returns false.
+using TakePlanted = std::function<bool(PlantedFault)>;
+
 /// One known way in which context-parallel attention goes wrong.
 struct Fault {
   std::string name;
@@ -48,6 +52,12 @@ struct Fault {
   bool poison = false;  // visible only if fresh memory is NaN
   /// Plants the fault in a proved plan; nothing if the plan has no place for it.
   std::optional<PlantedFault> (*plant)(const Plan& healthy) = nullptr;
+  /// The cause that a run with the fault explains, where nothing simpler does; empty: it is none of
+  /// a plan or of inputs, or rows show it without a run.
+  std::string cause = {};
+  std::string layout = {};  // cause other_layout only: which one
+  /// Plants the fault in each place of a proved plan, if it can be in several.
+  void (*plant_in_all_places)(const Plan& healthy, const TakePlanted& take) = nullptr;
 };
 
 /// A class of the catalogue that is not a fault of attention itself.

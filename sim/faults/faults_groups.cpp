@@ -4,7 +4,9 @@
 #include "sim/plan/token_run.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -34,13 +36,23 @@ std::optional<PlantedFault> plant_group_in_halves(const Plan& healthy) {
     }
     return -1;
   };
-  return plant_slices(healthy,
-                      "the four ranks of a group are two groups of two, which never exchange keys",
-                      [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
-                        const auto owner = owner_of(healthy, Side::kv, item.kv_tokens);
-                        if (owner && half_of(*owner) != half_of(to_index(item.rank)))
-                          slices.clear();
-                      });
+  std::optional<PlantedFault> planted = plant_slices(
+      healthy, "the four ranks of a group are two groups of two, which never exchange keys",
+      [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
+        const auto owner = owner_of(healthy, Side::kv, item.kv_tokens);
+        if (owner && half_of(*owner) != half_of(to_index(item.rank))) slices.clear();
+      });
+  if (!planted) return std::nullopt;
+  // What these items do not compute is in no sum.
+  for (const Direction direction : kDirections) {
+    Pass& pass = planted->plan->pass(direction);
+    std::set<std::pair<RankId, StepId>> computed;
+    for (const ComputeItem& item : pass.computes)
+      if (item.num_slices > 0) computed.emplace(item.rank, item.step);
+    for (MergeItem& item : pass.merges)
+      if (!computed.contains({item.rank, item.step})) item.partial = kNoBuffer;
+  }
+  return planted;
 }
 
 std::optional<PlantedFault> plant_positions_of_all_ranks(const Plan& healthy) {
@@ -67,9 +79,17 @@ int32_t count_valid(const Plan& plan, Side side, RunListId list) {
       std::count_if(tokens.begin(), tokens.end(), [&](int64_t id) { return slot.is_valid(id); }));
 }
 
+/// True for one request of a decoder, whose queries are the last tokens of their keys.
+bool is_decoder_of_one(const Plan& plan) {
+  const MaskType mask = plan.scenario.attention.mask_type;
+  return plan.layout.slots.sequences.size() == 1 &&
+         (mask == MaskType::causal_bottom_right || mask == MaskType::padding_causal_bottom_right) &&
+         plan.scenario.parallel.comm_type == CommType::gather_q;
+}
+
 /// Drafts see the keys of a rank as if these were the end of the sequence.
 std::optional<PlantedFault> plant_drafts_by_local_length(const Plan& healthy) {
-  if (healthy.layout.slots.sequences.size() != 1) return std::nullopt;
+  if (!is_decoder_of_one(healthy)) return std::nullopt;
   return plant_slices(healthy,
                       "the last query sees all keys of a rank, those before it one key less each",
                       [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
@@ -99,7 +119,7 @@ void move_into_blocks(const CpGroup& group, RankPosts& posts) {
 /// Every rank counts the last key as its own; all but the one that stores it read a row behind
 /// their keys.
 std::optional<PlantedFault> plant_local_length_too_long(const Plan& healthy) {
-  if (healthy.layout.slots.sequences.size() != 1) return std::nullopt;
+  if (!is_decoder_of_one(healthy)) return std::nullopt;
   const SlotSide slot = healthy.layout.slots.sequences.front().side(Side::kv);
   if (slot.valid == 0) return std::nullopt;
   const int64_t last = slot.valid_end() - 1;
@@ -173,7 +193,8 @@ std::vector<Fault> group_faults() {
        .blind = BlindScenario{scenario_text({.batch = "lengths = [64, 30, 17]",
                                              .parallel = sizes + "[2, 2, 1]"}),
                               "no group has four ranks"},
-       .plant = plant_group_in_halves},
+       .plant = plant_group_in_halves,
+       .cause = "rank_alone"},
       {.name = "group_across_two_communicators",
        .field_class = "M14",
        .place = FaultPlace::executor,
@@ -236,7 +257,8 @@ std::vector<Fault> group_faults() {
                                              .parallel = drafts,
                                              .numerics = "dtype = \"fp32\"\nbackward = false"}),
                               "a single query sees all keys"},
-       .plant = plant_drafts_by_local_length},
+       .plant = plant_drafts_by_local_length,
+       .cause = "mask_by_local_place"},
       {.name = "local_length_one_too_long",
        .field_class = "M15",
        .place = FaultPlace::plan,
@@ -256,7 +278,8 @@ std::vector<Fault> group_faults() {
                                                          "stripe = 4",
                                              .numerics = "dtype = \"fp32\"\nbackward = false"}),
                               "the only rank stores all keys"},
-       .plant = plant_local_length_too_long},
+       .plant = plant_local_length_too_long,
+       .cause = "local_length_too_long"},
   };
 }
 

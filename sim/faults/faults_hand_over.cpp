@@ -42,8 +42,24 @@ std::optional<FaultSite> first_changed_rank(const Plan& plan, const std::vector<
   return std::nullopt;
 }
 
+/// True if queries and keys are rows of the same tokens.
+bool is_self_attention(const Plan& plan) {
+  const auto& slots = plan.layout.slots.sequences;
+  return plan.layout.same_kv && plan.layout.q_heads.size() == 0 &&
+         std::all_of(slots.begin(), slots.end(), [](const SequenceSlot& slot) {
+           return slot.q_begin == slot.kv_begin && slot.q_slot == slot.kv_slot &&
+                  slot.q_valid == slot.kv_valid;
+         });
+}
+/// The same, if every rank owns two of 2P chunks of each sequence.
+bool is_cut_in_chunks(const Plan& plan) {
+  return is_self_attention(plan) && plan.layout.kind == LayoutKind::dual_chunk &&
+         plan.layout.rounds.empty();
+}
+
 std::optional<PlantedFault> plant_rows_from(const Plan& healthy, std::vector<int64_t> from,
                                             std::string what) {
+  if (!is_self_attention(healthy)) return std::nullopt;
   const auto site = first_changed_rank(healthy, from);
   if (!site) return std::nullopt;
   return PlantedFault{
@@ -59,6 +75,7 @@ std::vector<int64_t> rows_as_they_are(const Plan& plan) {
 
 /// Rank r gets the r-th part of the packed buffer and treats it as its own part of the layout.
 std::optional<PlantedFault> plant_written_contiguous(const Plan& healthy) {
+  if (!is_self_attention(healthy)) return std::nullopt;
   std::vector<int64_t> from = rows_as_they_are(healthy);
   int64_t next = 0;
   for (const RunListId list : healthy.q_lists) {
@@ -71,6 +88,7 @@ std::optional<PlantedFault> plant_written_contiguous(const Plan& healthy) {
 
 /// Rank r gets chunks 2r and 2P-1-2r of each sequence, instead of r and 2P-1-r.
 std::optional<PlantedFault> plant_docstring_layout(const Plan& healthy) {
+  if (!is_cut_in_chunks(healthy)) return std::nullopt;
   std::vector<int64_t> from = rows_as_they_are(healthy);
   const int64_t ranks = healthy.layout.cp_size, chunks = 2 * ranks;
   for (const SequenceSlot& slot : healthy.layout.slots.sequences) {
@@ -89,6 +107,7 @@ std::optional<PlantedFault> plant_docstring_layout(const Plan& healthy) {
 
 /// Sequences shorter than 2P are split without balancing.
 std::optional<PlantedFault> plant_short_unbalanced(const Plan& healthy) {
+  if (!is_cut_in_chunks(healthy)) return std::nullopt;
   std::vector<int64_t> from = rows_as_they_are(healthy);
   const int64_t ranks = healthy.layout.cp_size, chunks = 2 * ranks;
   for (const SequenceSlot& slot : healthy.layout.slots.sequences) {
@@ -116,6 +135,7 @@ std::optional<PlantedFault> plant_batch_transposed(const Plan& healthy) {
 
 /// Sequences were packed with the padding of half as many ranks.
 std::optional<PlantedFault> plant_cached_packing(const Plan& healthy) {
+  if (!is_cut_in_chunks(healthy)) return std::nullopt;
   std::vector<int64_t> from = rows_as_they_are(healthy);
   int64_t next = 0;
   for (const SequenceSlot& slot : healthy.layout.slots.sequences) {
@@ -176,7 +196,9 @@ std::vector<Fault> hand_over_faults() {
        .scenario = scenario_text({}),
        .blind = BlindScenario{scenario_text({.parallel = "cp_size = 4\nlayout = \"contiguous\""}),
                               "the layout is the contiguous one"},
-       .plant = plant_written_contiguous},
+       .plant = plant_written_contiguous,
+       .cause = "other_layout",
+       .layout = "contiguous"},
       {.name = "layout_as_the_docstring_says",
        .field_class = "D12",
        .place = FaultPlace::inputs,
@@ -187,7 +209,9 @@ std::vector<Fault> hand_over_faults() {
        .scenario = scenario_text({.batch = "lengths = [64]"}),
        .blind = BlindScenario{scenario_text({.batch = "lengths = [64]", .parallel = "cp_size = 1"}),
                               "one rank holds everything"},
-       .plant = plant_docstring_layout},
+       .plant = plant_docstring_layout,
+       .cause = "other_layout",
+       .layout = "chunks 2r and 2P-1-2r"},
       {.name = "short_sequence_not_balanced",
        .field_class = "42",
        .place = FaultPlace::inputs,
@@ -197,7 +221,9 @@ std::vector<Fault> hand_over_faults() {
        .scenario = scenario_text({.batch = "lengths = [5, 40]"}),
        .blind = BlindScenario{scenario_text({.batch = "lengths = [40]"}),
                               "no sequence is shorter than 2P"},
-       .plant = plant_short_unbalanced},
+       .plant = plant_short_unbalanced,
+       .cause = "other_layout",
+       .layout = "contiguous below 2P tokens"},
       {.name = "second_sample_misread",
        .field_class = "35",
        .place = FaultPlace::inputs,
@@ -208,7 +234,8 @@ std::vector<Fault> hand_over_faults() {
        .blind = BlindScenario{scenario_text(
                                   {.batch = "qkv_format = \"bshd\"\nbatch_size = 1\nseqlen = 64"}),
                               "one sample reads the same both ways"},
-       .plant = plant_batch_transposed},
+       .plant = plant_batch_transposed,
+       .cause = "batch_transposed"},
       {.name = "packing_of_another_cp_size",
        .field_class = "37",
        .place = FaultPlace::inputs,
@@ -219,7 +246,8 @@ std::vector<Fault> hand_over_faults() {
        .scenario = scenario_text({.batch = "lengths = [57, 30, 97]"}),
        .blind = BlindScenario{scenario_text({.batch = "lengths = [64, 32, 96]"}),
                               "the lengths fit both sizes"},
-       .plant = plant_cached_packing},
+       .plant = plant_cached_packing,
+       .cause = "packed_for_fewer_ranks"},
       {.name = "stages_take_heads_in_natural_order",
        .field_class = "M7",
        .place = FaultPlace::inputs,

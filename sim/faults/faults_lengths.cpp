@@ -13,15 +13,29 @@
 namespace cpscope {
 namespace {
 
+/// True if the inputs of a batch mean the same for other lengths of its documents. Biases, masks of
+/// slices, given positions and a framework's own draws are stored by document.
+bool may_have_other_lengths(const Scenario& scenario) {
+  return scenario.attention.bias == BiasShape::none &&
+         scenario.attention.mask_type != MaskType::slices && scenario.batch.q_positions.empty() &&
+         scenario.batch.kv_positions.empty() &&
+         scenario.attention.dropout_mode == DropoutMode::split_invariant;
+}
+
 /// The plan that the executor would get for another scenario with the same buffers. The site is the
 /// first item whose slices differ.
 std::optional<PlantedFault> plant_scenario(const Plan& healthy, const Scenario& scenario,
                                            std::string what) {
   if (scenario == healthy.scenario) return std::nullopt;
+  const Batch &given = healthy.scenario.batch, &taken = scenario.batch;
+  const bool has_other_lengths =
+      given.lengths != taken.lengths || given.kv_lengths != taken.kv_lengths;
+  if (has_other_lengths && !may_have_other_lengths(healthy.scenario)) return std::nullopt;
   Result<Plan> planned = make_plan(scenario);
   if (!planned) return std::nullopt;
   Plan plan = std::move(planned).value();
-  for (size_t i = 0; i < healthy.forward.computes.size(); ++i) {
+  const size_t items = std::min(healthy.forward.computes.size(), plan.forward.computes.size());
+  for (size_t i = 0; i < items; ++i) {
     const ComputeItem &right = healthy.forward.computes[i], &wrong = plan.forward.computes[i];
     const auto a = healthy.slices_of(right), b = plan.slices_of(wrong);
     if (std::equal(a.begin(), a.end(), b.begin(), b.end())) continue;
@@ -67,13 +81,28 @@ std::optional<PlantedFault> plant_no_documents(const Plan& healthy) {
                         "all documents are taken for one");
 }
 
-std::optional<PlantedFault> plant_boundary_off(const Plan& healthy) {
+/// The boundary after a document is one token further, or one token (`by` = -1) before.
+std::optional<PlantedFault> move_boundary(const Plan& healthy, size_t document, int64_t by) {
   std::vector<int64_t> lengths = healthy.scenario.batch.lengths;
-  if (lengths.size() < 2) return std::nullopt;
-  ++lengths[0];
-  --lengths[1];
+  if (lengths.size() < document + 2 || lengths != healthy.scenario.batch.kv_lengths)
+    return std::nullopt;
+  lengths[document] += by;
+  lengths[document + 1] -= by;
+  if (lengths[document] < 1 || lengths[document + 1] < 1) return std::nullopt;
   return plant_scenario(healthy, with_documents(healthy, lengths),
-                        "the first document is taken to be one token longer");
+                        fmt::format("document {} is taken to be one token {}", document,
+                                    by > 0 ? "longer" : "shorter"));
+}
+std::optional<PlantedFault> plant_boundary_off(const Plan& healthy) {
+  return move_boundary(healthy, 0, 1);
+}
+void plant_all_boundaries_off(const Plan& healthy, const TakePlanted& take) {
+  for (size_t document = 0; document + 1 < healthy.scenario.batch.lengths.size(); ++document) {
+    for (const int64_t by : {1, -1}) {
+      std::optional<PlantedFault> planted = move_boundary(healthy, document, by);
+      if (planted && !take(*std::move(planted))) return;
+    }
+  }
 }
 
 std::optional<PlantedFault> plant_even_lengths(const Plan& healthy) {
@@ -141,6 +170,7 @@ std::optional<PlantedFault> plant_lost_prefix(const Plan& healthy) {
 std::optional<PlantedFault> plant_padding_at_the_end(const Plan& healthy) {
   Scenario scenario = healthy.scenario;
   Batch& batch = scenario.batch;
+  if (batch.lengths != batch.kv_lengths) return std::nullopt;
   int64_t rest = healthy.layout.slots.tokens;
   for (size_t s = 0; s < batch.lengths.size(); ++s) {
     const bool is_last = s + 1 == batch.lengths.size();
@@ -189,7 +219,9 @@ std::vector<Fault> length_faults() {
        .scenario = scenario_text({.batch = documents, .parallel = contiguous}),
        .blind = BlindScenario{scenario_text({.batch = "lengths = [128]", .parallel = contiguous}),
                               "one document has no inner boundary"},
-       .plant = plant_boundary_off},
+       .plant = plant_boundary_off,
+       .cause = "boundary_shifted",
+       .plant_in_all_places = plant_all_boundaries_off},
       {.name = "odd_last_token_lost",
        .field_class = "10",
        .place = FaultPlace::inputs,
@@ -284,7 +316,8 @@ std::vector<Fault> length_faults() {
        .blind = BlindScenario{scenario_text({.batch = "lengths = [4, 2]\nslots = [4, 4]",
                                              .parallel = "cp_size = 2\nlayout = \"contiguous\""}),
                               "all padding is at the end"},
-       .plant = plant_padding_at_the_end},
+       .plant = plant_padding_at_the_end,
+       .cause = "padding_taken_for_tail"},
       {.name = "window_ignored",
        .field_class = "30",
        .place = FaultPlace::inputs,
@@ -308,7 +341,8 @@ std::vector<Fault> length_faults() {
            BlindScenario{
                scenario_text({.attention = "attn_mask_type = \"padding\"\nwindow_size = [4, 4]"}),
                "both sides are as long"},
-       .plant = plant_turned_window},
+       .plant = plant_turned_window,
+       .cause = "window_reversed"},
   };
 }
 

@@ -33,6 +33,19 @@ std::optional<PlantedFault> plant_slices(const Plan& healthy, std::string what,
 
 namespace {
 
+/// True if every rank owns two of 2P chunks of each sequence, of queries as of keys.
+bool has_chunks_of_all_ranks(const Plan& plan) {
+  const BatchSlots& slots = plan.layout.slots;
+  return plan.layout.kind == LayoutKind::dual_chunk && plan.layout.rounds.empty() &&
+         std::all_of(slots.sequences.begin(), slots.sequences.end(), [](const SequenceSlot& slot) {
+           return slot.q_slot == slot.kv_slot && slot.q_valid == slot.kv_valid;
+         });
+}
+/// The same, if every rank gathers all keys in packed order.
+bool gathers_chunks(const Plan& plan) {
+  return has_chunks_of_all_ranks(plan) && plan.scenario.parallel.comm_type == CommType::all_gather;
+}
+
 /// [local row] True if the row is among the first floor(length / 2P) of its chunk.
 std::vector<bool> rows_after_floor(const Plan& plan, RunListId list) {
   std::vector<bool> kept;
@@ -90,6 +103,7 @@ std::vector<BandSlice> cut_to_kept(const std::vector<BandSlice>& slices,
 
 /// Lengths of every chunk rounded down, as cu_seqlens / P and / 2P do.
 std::optional<PlantedFault> plant_floor_division(const Plan& healthy) {
+  if (!has_chunks_of_all_ranks(healthy)) return std::nullopt;
   return plant_slices(healthy,
                       "every chunk of a sequence is taken to hold floor(length / 2P) tokens",
                       [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
@@ -116,12 +130,13 @@ std::vector<bool> rows_sharded_again(const Plan& plan, Side side, RunListId list
 
 /// Each rank splits what already is its share, and works with its share of that.
 std::optional<PlantedFault> plant_sharded_twice(const Plan& healthy) {
-  return plant_slices(healthy, "each rank keeps only its share of the rows that are its share",
-                      [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
-                        slices =
-                            cut_to_kept(slices, rows_sharded_again(healthy, Side::q, item.q_tokens),
-                                        rows_sharded_again(healthy, Side::kv, item.kv_tokens));
-                      });
+  return plant_slices(
+      healthy, "each rank keeps only its share of the rows that are its share",
+      [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
+        const std::vector<bool> q = rows_sharded_again(healthy, Side::q, item.q_tokens),
+                                kv = rows_sharded_again(healthy, Side::kv, item.kv_tokens);
+        if (!q.empty() && !kv.empty()) slices = cut_to_kept(slices, q, kv);
+      });
 }
 
 /// Chunk of a local query row, for plans with one rank per sequence part: one rank's buffer holds
@@ -174,7 +189,7 @@ BandSlice shift_slice(const BandSlice& slice, int64_t by, int64_t k_begin, int64
 std::optional<PlantedFault> plant_window_at_top_left(const Plan& healthy) {
   const int64_t left = healthy.scenario.attention.window_left,
                 right = healthy.scenario.attention.window_right;
-  if (left < 0 || right < 0) return std::nullopt;
+  if (left < 0 || right < 0 || !gathers_chunks(healthy)) return std::nullopt;
   return plant_slices(
       healthy, "the adjusted window is anchored at the top left of each chunk's keys",
       [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
@@ -196,7 +211,7 @@ std::optional<PlantedFault> plant_window_of_longest(const Plan& healthy) {
   int64_t longest = 0;
   for (const SequenceSlot& slot : healthy.layout.slots.sequences)
     longest = std::max(longest, slot.q_slot);
-  if (right < 0) return std::nullopt;
+  if (right < 0 || !gathers_chunks(healthy)) return std::nullopt;
   return plant_slices(
       healthy, "the window's adjustment is that of the longest slot",
       [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
@@ -220,6 +235,7 @@ std::optional<PlantedFault> plant_window_of_longest(const Plan& healthy) {
 
 /// Keys of the gathered buffer are read where they would be without padding.
 std::optional<PlantedFault> plant_unpadded_offsets(const Plan& healthy) {
+  if (!gathers_chunks(healthy)) return std::nullopt;
   return plant_slices(healthy, "keys are read at cu_seqlens instead of cu_seqlens_padded",
                       [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
                         for (BandSlice& slice : slices) {
@@ -272,7 +288,7 @@ std::optional<PlantedFault> plant_future_token(const Plan& healthy) {
 std::optional<PlantedFault> plant_joined_chunks(const Plan& healthy) {
   const int64_t chunk = healthy.scenario.attention.chunk_size;
   const int64_t half = healthy.layout.slots.tokens / (int64_t{2} * healthy.layout.cp_size);
-  if (chunk == 0 || half / chunk < 4) return std::nullopt;
+  if (chunk == 0 || half / chunk < 4 || !has_chunks_of_all_ranks(healthy)) return std::nullopt;
   return plant_slices(healthy, "the second and third chunk of each half are one block in step 0",
                       [&](const ComputeItem& item, std::vector<BandSlice>& slices) {
                         if (to_index(item.step) != 0) return;
@@ -345,7 +361,8 @@ std::vector<Fault> mask_faults() {
        .scenario = scenario_text({}),
        .blind = BlindScenario{scenario_text({.batch = "lengths = [64, 32, 96]"}),
                               "all lengths divide by 2P"},
-       .plant = plant_floor_division},
+       .plant = plant_floor_division,
+       .cause = "lengths_rounded_down"},
       {.name = "sequence_sharded_twice",
        .field_class = "49",
        .place = FaultPlace::inputs,
@@ -356,7 +373,8 @@ std::vector<Fault> mask_faults() {
        .scenario = scenario_text({.batch = "lengths = [64]"}),
        .blind = BlindScenario{scenario_text({.batch = "lengths = [64]", .parallel = "cp_size = 1"}),
                               "one rank's share is everything"},
-       .plant = plant_sharded_twice},
+       .plant = plant_sharded_twice,
+       .cause = "sharded_twice"},
       {.name = "window_anchored_at_the_wrong_corner",
        .field_class = "D4",
        .place = FaultPlace::plan,
@@ -367,7 +385,8 @@ std::vector<Fault> mask_faults() {
        .scenario =
            scenario_text({.attention = window, .batch = "lengths = [64]", .parallel = gather_two}),
        .blind = std::nullopt,
-       .plant = plant_window_at_top_left},
+       .plant = plant_window_at_top_left,
+       .cause = "window_at_wrong_corner"},
       {.name = "window_of_the_longest_slot",
        .field_class = "D3",
        .place = FaultPlace::plan,
@@ -382,7 +401,8 @@ std::vector<Fault> mask_faults() {
                                              .batch = "lengths = [64, 64]",
                                              .parallel = gather_two}),
                               "all slots are full and equally long"},
-       .plant = plant_window_of_longest},
+       .plant = plant_window_of_longest,
+       .cause = "window_of_longest_slot"},
       {.name = "keys_read_at_unpadded_offsets",
        .field_class = "D5",
        .place = FaultPlace::plan,
@@ -394,7 +414,8 @@ std::vector<Fault> mask_faults() {
        .blind =
            BlindScenario{scenario_text({.batch = "lengths = [64, 32, 96]", .parallel = gather_two}),
                          "there is no padding"},
-       .plant = plant_unpadded_offsets},
+       .plant = plant_unpadded_offsets,
+       .cause = "keys_at_unpadded_offsets"},
       {.name = "diagonal_missing",
        .field_class = "18",
        .place = FaultPlace::plan,
@@ -431,7 +452,8 @@ std::vector<Fault> mask_faults() {
                                              .batch = "lengths = [64]",
                                              .parallel = "cp_size = 2"}),
                               "a half holds no two complete inner chunks"},
-       .plant = plant_joined_chunks},
+       .plant = plant_joined_chunks,
+       .cause = "chunks_joined"},
       {.name = "chunks_cut_by_local_place",
        .field_class = "46",
        .place = FaultPlace::plan,

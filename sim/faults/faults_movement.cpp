@@ -14,15 +14,14 @@
 namespace cpscope {
 namespace {
 
-/// The pieces of an all-gather are written to each other's place on every rank.
-std::optional<PlantedFault> plant_gathered_swap(const Plan& healthy) {
+/// The pieces of two ranks of an all-gather are written to each other's place on every rank.
+std::optional<PlantedFault> swap_gathered(const Plan& healthy, RankId one, RankId two) {
   Plan plan = healthy;
   std::optional<FaultSite> site;
   for (size_t i = 0; i < plan.forward.transfers.size(); ++i) {
     TransferItem& item = plan.forward.transfers[i];
-    if (item.payload != Payload::kv || (to_index(item.src) != 1 && to_index(item.src) != 2))
-      continue;
-    const RankId other{3 - to_index(item.src)};
+    if (item.payload != Payload::kv || (item.src != one && item.src != two)) continue;
+    const RankId other = item.src == one ? two : one;
     const auto twin = find_item(healthy.forward.transfers, [&](const TransferItem& candidate) {
       return candidate.payload == Payload::kv && candidate.dst == item.dst &&
              candidate.src == other;
@@ -33,9 +32,20 @@ std::optional<PlantedFault> plant_gathered_swap(const Plan& healthy) {
       site = forward_site(StageKind::transfer, item.dst, item.step, static_cast<int64_t>(i));
   }
   if (!site) return std::nullopt;
-  return PlantedFault{.site = *site,
-                      .what = "the gathered rows of ranks 1 and 2 stand in each other's place",
-                      .plan = std::move(plan)};
+  return PlantedFault{
+      .site = *site,
+      .what = fmt::format("the gathered rows of ranks {} and {} stand in each other's place",
+                          to_index(one), to_index(two)),
+      .plan = std::move(plan)};
+}
+std::optional<PlantedFault> plant_gathered_swap(const Plan& healthy) {
+  return swap_gathered(healthy, RankId{1}, RankId{2});
+}
+void plant_all_gathered_swaps(const Plan& healthy, const TakePlanted& take) {
+  for_each_pair(healthy.layout.cp_size, [&](RankId one, RankId two) {
+    std::optional<PlantedFault> planted = swap_gathered(healthy, one, two);
+    return !planted || take(*std::move(planted));
+  });
 }
 
 /// K and V are sent in the wrong direction, while every rank treats them as those of the rank
@@ -288,6 +298,7 @@ std::optional<PlantedFault> plant_tail_over_valid(const Plan& healthy) {
     if (plan.buffer(item.to).kind != BufferKind::kv) continue;
     if (!site) {
       std::vector<int64_t> rows = expand(plan.list(item.order));
+      if (std::ssize(rows) != slots.kv_tokens) return std::nullopt;
       for (int64_t row = tail; row < slots.kv_tokens; ++row) rows[row - shift] = rows[row];
       order = add_list(plan, rows);
       site = forward_site(StageKind::reorder, item.rank, item.step, static_cast<int64_t>(i));
@@ -363,7 +374,9 @@ std::vector<Fault> movement_faults() {
            "the wrong owner.",
        .scenario = scenario_text({.parallel = gather}),
        .blind = std::nullopt,
-       .plant = plant_gathered_swap},
+       .plant = plant_gathered_swap,
+       .cause = "ranks_exchanged",
+       .plant_in_all_places = plant_all_gathered_swaps},
       {.name = "ring_turns_the_other_way",
        .field_class = "4",
        .place = FaultPlace::plan,
@@ -385,7 +398,8 @@ std::vector<Fault> movement_faults() {
        .scenario = scenario_text({}),
        .blind = BlindScenario{scenario_text({.parallel = "cp_size = 2"}),
                               "with two ranks nothing arrives a second time"},
-       .plant = plant_one_slot},
+       .plant = plant_one_slot,
+       .cause = "buffer_overwritten"},
       {.name = "ring_step_skipped",
        .field_class = "19",
        .place = FaultPlace::plan,
@@ -446,7 +460,8 @@ std::vector<Fault> movement_faults() {
        .blind = BlindScenario{scenario_text({.attention = "attn_mask_type = \"no_mask\"",
                                              .parallel = "cp_size = 1\nkv_replicated = 8"}),
                               "there is one copy"},
-       .plant = plant_replicas_counted},
+       .plant = plant_replicas_counted,
+       .cause = "keys_counted_twice"},
       {.name = "heads_left_to_nobody",
        .field_class = "26",
        .place = FaultPlace::plan,
@@ -495,7 +510,8 @@ std::vector<Fault> movement_faults() {
        .blind = BlindScenario{scenario_text({.batch = "lengths = [64]",
                                              .parallel = a2a + "\nlayout = \"contiguous\""}),
                               "the buffer has no tail"},
-       .plant = plant_tail_over_valid},
+       .plant = plant_tail_over_valid,
+       .cause = "tail_over_valid_rows"},
   };
 }
 

@@ -65,14 +65,14 @@ std::optional<PlantedFault> plant_early_partial(const Plan& healthy) {
 }
 
 /// Two results of one rank reach each other's owner.
-std::optional<PlantedFault> plant_exchanged_owners(const Plan& healthy) {
-  const auto sent_to = [&](int32_t owner) {
+std::optional<PlantedFault> exchange_owners(const Plan& healthy, RankId from, RankId one_owner,
+                                            RankId other_owner) {
+  const auto sent_to = [&](RankId owner) {
     return find_item(healthy.forward.transfers, [&](const TransferItem& item) {
-      return item.payload == Payload::partial && to_index(item.src) == 0 &&
-             to_index(item.dst) == owner;
+      return item.payload == Payload::partial && item.src == from && item.dst == owner;
     });
   };
-  const auto one = sent_to(1), two = sent_to(2);
+  const auto one = sent_to(one_owner), two = sent_to(other_owner);
   if (!one || !two) return std::nullopt;
   Plan plan = healthy;
   TransferItem &first = plan.forward.transfers[static_cast<size_t>(*one)],
@@ -81,9 +81,21 @@ std::optional<PlantedFault> plant_exchanged_owners(const Plan& healthy) {
   std::swap(first.dst, second.dst);
   std::swap(first.to, second.to);
   std::swap(first.tokens, second.tokens);
-  return PlantedFault{.site = forward_site(StageKind::transfer, RankId{1}, first.step, *one),
-                      .what = "rank 0 sends ranks 1 and 2 each other's results",
-                      .plan = std::move(plan)};
+  return PlantedFault{
+      .site = forward_site(StageKind::transfer, one_owner, first.step, *one),
+      .what = fmt::format("rank {} sends ranks {} and {} each other's results", to_index(from),
+                          to_index(one_owner), to_index(other_owner)),
+      .plan = std::move(plan)};
+}
+std::optional<PlantedFault> plant_exchanged_owners(const Plan& healthy) {
+  return exchange_owners(healthy, RankId{0}, RankId{1}, RankId{2});
+}
+void plant_all_exchanged_owners(const Plan& healthy, const TakePlanted& take) {
+  for (int32_t from = 0; from < healthy.layout.cp_size; ++from)
+    for_each_pair(healthy.layout.cp_size, [&](RankId one, RankId other) {
+      std::optional<PlantedFault> planted = exchange_owners(healthy, RankId{from}, one, other);
+      return !planted || take(*std::move(planted));
+    });
 }
 
 std::optional<PlantedFault> plant_lost_dq(const Plan& healthy) {
@@ -100,49 +112,88 @@ std::optional<PlantedFault> plant_lost_dq(const Plan& healthy) {
       .plan = std::move(plan)};
 }
 
+/// The fault in the first of these items that meet the condition.
+template <class Item, class Meets>
+std::optional<PlantedFault> plant_in_first(const Plan& healthy, const std::vector<Item>& items,
+                                           Meets meets,
+                                           std::optional<PlantedFault> (*plant)(const Plan&,
+                                                                                int64_t item)) {
+  const auto index = find_item(items, meets);
+  return index ? plant(healthy, *index) : std::nullopt;
+}
+
+/// The fault in each of them.
+template <class Item, class Meets>
+void plant_in_each(const Plan& healthy, const std::vector<Item>& items, Meets meets,
+                   std::optional<PlantedFault> (*plant)(const Plan&, int64_t item),
+                   const TakePlanted& take) {
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!meets(items[i])) continue;
+    std::optional<PlantedFault> planted = plant(healthy, static_cast<int64_t>(i));
+    if (planted && !take(*std::move(planted))) return;
+  }
+}
+
 /// The hop to the next window is posted after the inner ring: it sends the keys that the window has
 /// ended with, not those that arrived for the sender's place.
-std::optional<PlantedFault> plant_late_outer_hop(const Plan& healthy) {
-  const auto index = find_item(healthy.forward.transfers, [](const TransferItem& item) {
-    return item.link == LinkClass::outer_ring && to_index(item.step) > 0;
-  });
-  if (!index) return std::nullopt;
+std::optional<PlantedFault> delay_outer_hop(const Plan& healthy, int64_t index) {
   Plan plan = healthy;
-  TransferItem& hop = plan.forward.transfers[static_cast<size_t>(*index)];
+  TransferItem& hop = plan.forward.transfers[static_cast<size_t>(index)];
   const auto last = find_item(healthy.forward.computes, [&](const ComputeItem& item) {
     return item.rank == hop.src && to_index(item.step) + 1 == to_index(hop.step);
   });
+  if (!last) return std::nullopt;
   const ComputeItem& ended = healthy.forward.computes[static_cast<size_t>(*last)];
   if (healthy.rows(ended.kv_tokens) != healthy.rows(hop.tokens)) return std::nullopt;
   hop.from = ended.kv;
   return PlantedFault{
-      .site = forward_site(StageKind::transfer, hop.dst, hop.step, *index),
+      .site = forward_site(StageKind::transfer, hop.dst, hop.step, index),
       .what = fmt::format("the next window gets stale keys from rank {}", to_index(hop.src)),
       .plan = std::move(plan)};
 }
+bool is_late_hop(const TransferItem& item) {
+  return item.link == LinkClass::outer_ring && item.payload == Payload::kv &&
+         to_index(item.step) > 0;
+}
+std::optional<PlantedFault> plant_late_outer_hop(const Plan& healthy) {
+  return plant_in_first(healthy, healthy.forward.transfers, is_late_hop, delay_outer_hop);
+}
+void plant_all_late_outer_hops(const Plan& healthy, const TakePlanted& take) {
+  plant_in_each(healthy, healthy.forward.transfers, is_late_hop, delay_outer_hop, take);
+}
 
 /// A hop of the sum of dq is lost: the next rank adds its share to what it holds of other queries.
-std::optional<PlantedFault> plant_lost_dq_hop(const Plan& healthy) {
-  const auto index = find_item(healthy.backward.transfers, [](const TransferItem& item) {
-    return item.payload == Payload::dq && item.link == LinkClass::ring && to_index(item.step) > 0;
-  });
-  if (!index) return std::nullopt;
+std::optional<PlantedFault> lose_dq_hop(const Plan& healthy, int64_t index) {
   Plan plan = healthy;
-  const TransferItem& lost = healthy.backward.transfers[static_cast<size_t>(*index)];
-  drop_item(plan.backward, plan.backward.transfers, StageKind::transfer, *index);
+  const TransferItem& lost = healthy.backward.transfers[static_cast<size_t>(index)];
+  drop_item(plan.backward, plan.backward.transfers, StageKind::transfer, index);
   return PlantedFault{
-      .site = backward_site(StageKind::transfer, lost.dst, lost.step, *index),
+      .site = backward_site(StageKind::transfer, lost.dst, lost.step, index),
       .what = fmt::format("a sum of dq is lost on its way to rank {}", to_index(lost.dst)),
       .plan = std::move(plan)};
 }
+/// A hop to a rank that holds a sum of other queries, which is from step 2 on, and not the last
+/// one, which brings the sum home.
+auto dq_hops_of(const Plan& plan) {
+  return [&plan](const TransferItem& item) {
+    return item.payload == Payload::dq && item.link == LinkClass::ring && to_index(item.step) > 1 &&
+           plan.buffer(item.to).role != BufferRole::home;
+  };
+}
+std::optional<PlantedFault> plant_lost_dq_hop(const Plan& healthy) {
+  return plant_in_first(healthy, healthy.backward.transfers, dq_hops_of(healthy), lose_dq_hop);
+}
+void plant_all_lost_dq_hops(const Plan& healthy, const TakePlanted& take) {
+  plant_in_each(healthy, healthy.backward.transfers, dq_hops_of(healthy), lose_dq_hop, take);
+}
 
 /// One rank leaves out the last round of a tree: what half of the ranks have computed is missing.
-std::optional<PlantedFault> plant_lost_round(const Plan& healthy) {
+std::optional<PlantedFault> lose_round(const Plan& healthy, RankId rank) {
   const auto index = find_item(healthy.forward.merges, [&](const MergeItem& item) {
-    return item.rank == RankId{1} && item.order == 1 &&
+    return item.rank == rank && item.order == 1 &&
            healthy.buffer(item.into).role == BufferRole::home;
   });
-  if (!index) return std::nullopt;
+  if (!index || healthy.scenario.parallel.combine != Combine::tree) return std::nullopt;
   Plan plan = healthy;
   const MergeItem& lost = healthy.forward.merges[static_cast<size_t>(*index)];
   drop_item(plan.forward, plan.forward.merges, StageKind::merge, *index);
@@ -152,6 +203,15 @@ std::optional<PlantedFault> plant_lost_round(const Plan& healthy) {
   return PlantedFault{.site = forward_site(StageKind::merge, lost.rank, lost.step, *first),
                       .what = fmt::format("rank {} leaves out the last round", to_index(lost.rank)),
                       .plan = std::move(plan)};
+}
+std::optional<PlantedFault> plant_lost_round(const Plan& healthy) {
+  return lose_round(healthy, RankId{1});
+}
+void plant_all_lost_rounds(const Plan& healthy, const TakePlanted& take) {
+  for (const RankId rank : healthy.home.ids()) {
+    std::optional<PlantedFault> planted = lose_round(healthy, rank);
+    if (planted && !take(*std::move(planted))) return;
+  }
 }
 
 }  // namespace
@@ -208,7 +268,9 @@ std::vector<Fault> partial_faults() {
        .wild = unreported,
        .scenario = moving("pass_q"),
        .blind = one_rank,
-       .plant = plant_exchanged_owners},
+       .plant = plant_exchanged_owners,
+       .cause = "ranks_exchanged",
+       .plant_in_all_places = plant_all_exchanged_owners},
       {.name = "dq_of_a_helper_lost",
        .field_class = "M4",
        .place = FaultPlace::plan,
@@ -232,7 +294,9 @@ std::vector<Fault> partial_faults() {
            {.batch = "lengths = [97, 48]",
             .parallel = "cp_size = 6\ncp_comm_type = \"double_ring\"\nring_window = 2"}),
        .blind = BlindScenario{moving("double_ring"), "two windows need one hop, of own keys"},
-       .plant = plant_late_outer_hop},
+       .plant = plant_late_outer_hop,
+       .cause = "stale_keys_sent",
+       .plant_in_all_places = plant_all_late_outer_hops},
       {.name = "dq_of_a_ring_lost_on_its_way",
        .field_class = "M6",
        .place = FaultPlace::plan,
@@ -241,7 +305,9 @@ std::vector<Fault> partial_faults() {
        .wild = unreported,
        .scenario = scenario_text({.parallel = "cp_size = 4\nring_backward = \"q\""}),
        .blind = one_rank,
-       .plant = plant_lost_dq_hop},
+       .plant = plant_lost_dq_hop,
+       .cause = "partial_missing",
+       .plant_in_all_places = plant_all_lost_dq_hops},
       {.name = "last_round_of_a_tree_left_out",
        .field_class = "M7",
        .place = FaultPlace::plan,
@@ -250,7 +316,9 @@ std::vector<Fault> partial_faults() {
        .wild = unreported,
        .scenario = decoder(4),
        .blind = BlindScenario{decoder(1), "one rank has no round"},
-       .plant = plant_lost_round},
+       .plant = plant_lost_round,
+       .cause = "partial_missing",
+       .plant_in_all_places = plant_all_lost_rounds},
   };
 }
 

@@ -3,6 +3,7 @@
 #include "sim/run/executor.h"
 #include "sim/run/executor_fault.h"
 #include "sim/run/judge.h"
+#include "sim/run/plan_mistake.h"
 
 #include <functional>
 #include <memory>
@@ -21,6 +22,7 @@ struct Toolbox {
   std::function<Result<std::unique_ptr<Executor>>(const std::string& path)> open_plugin;
   Oracle oracle;
   WatchedWalker watched_walker;  // for the fault gallery and causes
+  PlanMistakes plan_mistakes;    // for causes; may be empty
   bool is_first_process = true;  // the others neither print results nor write files
 };
 

@@ -1,12 +1,9 @@
 // Every fault of dtype fp8 on CPSCOPE_FP8_RANKS ranks: the answer fails, and its cause is named
 // from it alone.
 
-#include "reference/faulty_walker.h"
 #include "sim/faults/fault.h"
 #include "tests/program/judged_causes.h"
 
-#include <algorithm>
-#include <optional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -36,35 +33,20 @@ void replace(std::string& text, const std::string& old, const std::string& by) {
   if (const size_t at = text.find(old); at != std::string::npos) text.replace(at, old.size(), by);
 }
 
-/// What the walker gives where the fault is planted.
-Answer run_planted(const Fault& fault, const Plan& plan, const RunInputs& inputs) {
-  const std::optional<PlantedFault> planted = fault.plant(plan);
-  EXPECT_TRUE(planted) << "the plan has no place for " << fault.name;
-  if (!planted) return {};
-  RunInputs given = inputs;
-  if (planted->inputs) planted->inputs(given);
-  const CheckedPlan carried_out = admit_faulty_plan(planted->plan.value_or(plan), planted->what);
-  const auto walker = reference::make_watched_walker({.fault = planted->mistake});
-  return walker->run(carried_out, given, {.poison = fault.poison}).value().answer;
-}
-
 class Fp8Causes : public testing::TestWithParam<std::string> {};
 
 TEST_P(Fp8Causes, AreNamedOn) {
   const std::string ranks = "cp_size = " + GetParam() + "\n";
   for (const Fp8Cause& expected : kCauses) {
-    const auto faults = fault_catalogue();
-    const auto fault = std::find_if(faults.begin(), faults.end(),
-                                    [&](const Fault& one) { return one.name == expected.fault; });
-    ASSERT_NE(fault, faults.end()) << expected.fault;
-    std::string text = fault->scenario;
+    const Fault& fault = fault_called(expected.fault);
+    std::string text = fault.scenario;
     for (const char* old : {"cp_size = 1\n", "cp_size = 4\n"}) replace(text, old, ranks);
     const PlantedMistake mistake{
         .name = expected.fault,
         .cause = expected.cause,
         .plant = [&](const Plan& plan,
-                     const RunInputs& inputs) { return run_planted(*fault, plan, inputs); },
-        .poison = fault->poison};
+                     const RunInputs& inputs) { return run_planted(fault, plan, inputs); },
+        .poison = fault.poison};
     const JudgedCauses judged = judge_planted(mistake, text);
     EXPECT_FALSE(judged.grade.passed) << expected.fault << " is not caught\n" << text;
     EXPECT_EQ(judged.first_cause(), expected.cause) << expected.fault << '\n'

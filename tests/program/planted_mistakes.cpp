@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -12,7 +11,7 @@
 namespace cpscope::tests {
 namespace {
 
-constexpr double kNone = -std::numeric_limits<double>::infinity();
+constexpr double kNone = -HUGE_VAL;
 
 /// Everything that one wrong computation needs.
 struct Wrong {
@@ -554,7 +553,8 @@ std::vector<PlantedMistake> make_mistakes() {
         for (size_t i = 0; i < answer.dk.values.size(); ++i)
           answer.dk.values[i] = answer.dk.values[i] + answer.dv.values[i];
       }));
-  for (PlantedMistake& mistake : planted_terms()) all.push_back(std::move(mistake));
+  for (auto* others : {planted_terms, planted_faults})
+    for (PlantedMistake& mistake : others()) all.push_back(std::move(mistake));
   return all;
 }
 
@@ -592,8 +592,8 @@ std::string random_scenario_of(const PlantedMistake& mistake, const std::string&
     parallel += "\ncp_comm_type = " + one_of({"\"p2p\"", "\"all_gather\"", "\"group_cast\""});
   return fmt::format(
       "schema = 1\n[attention]\n{}[batch]\n{}\n[parallel]\n{}\n[numerics]\ndtype = \"{}\"\n"
-      "seed = {}\n",
-      attention, batch, parallel, dtype, random() % 1000);
+      "seed = {}\n{}\n",
+      attention, batch, parallel, dtype, random() % 1000, mistake.numerics);
 }
 
 }  // namespace cpscope::tests

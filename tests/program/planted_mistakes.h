@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/faults/fault.h"
 #include "sim/plan/plan.h"
 #include "sim/run/judge.h"
 
@@ -49,11 +50,19 @@ struct PlantedMistake {
   std::string cause;                                      // that must be named first
   std::string attention = {}, batch = {}, parallel = {};  // lines that its scenarios need
   std::function<Answer(const Plan&, const RunInputs&)> plant;
-  bool poison = false;  // padding of the inputs is NaN
+  bool poison = false;        // padding of the inputs is NaN
+  std::string numerics = {};  // lines that its scenarios need
 };
 const std::vector<PlantedMistake>& planted_mistakes();
+/// The fault of this name in the gallery.
+const Fault& fault_called(const std::string& name);
+/// What the walker gives where the fault is planted, in a place that the scenario's seed chooses
+/// where it can be in several; the right answer if the plan has no place for it.
+Answer run_planted(const Fault& fault, const Plan& plan, const RunInputs& inputs);
 /// Those of bias, ALiBi and dropout; among planted_mistakes().
 std::vector<PlantedMistake> planted_terms();
+/// Those of the fault gallery in plans and inputs; among planted_mistakes().
+std::vector<PlantedMistake> planted_faults();
 
 /// A random scenario of this mistake, as TOML.
 std::string random_scenario_of(const PlantedMistake& mistake, const std::string& dtype,

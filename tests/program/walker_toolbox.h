@@ -4,6 +4,7 @@
 #include "reference/faulty_walker.h"
 #include "reference/mask_predicate.h"
 #include "reference/plan_walker.h"
+#include "sim/faults/plan_mistakes.h"
 #include "sim/run/toolbox.h"
 
 namespace cpscope::tests {
@@ -14,6 +15,7 @@ inline Toolbox make_walker_toolbox() {
   toolbox.executors.push_back(reference::make_plan_walker());
   toolbox.oracle = reference::dense_oracle();
   toolbox.watched_walker = reference::make_watched_walker;
+  toolbox.plan_mistakes = visit_plan_mistakes;
   return toolbox;
 }
 

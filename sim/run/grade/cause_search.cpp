@@ -5,6 +5,7 @@
 #include "sim/run/grade/row_moves_search.h"
 #include "sim/run/grade/row_predictor.h"
 #include "sim/run/grade/suspects.h"
+#include "sim/run/grade/value_causes.h"
 #include "sim/run/grade/whole_run_causes.h"
 #include "sim/run/grade/wrong_rows.h"
 #include "sim/run/run_inputs.h"
@@ -55,16 +56,29 @@ class Search {
 
   std::optional<Error> run() {
     collect();
+    // Where valid rows are wrong as well, padding follows from the same mistake.
+    for (Cause& cause : padding_) {
+      if (tensors_.empty())
+        grade_.causes.push_back(std::move(cause));
+      else
+        grade_.common.push_back(fmt::format("{}: {}", cause.tensors.front(), cause.text));
+    }
+    if (std::optional<Cause> cause = find_sink_factor(plan_, search_, grade_))
+      grade_.causes.push_back(*std::move(cause));
     if (tensors_.empty()) return std::nullopt;
     if (auto error = try_rounded_merges()) return error;
     if (named_.empty()) {
       look_at_values();
       if (auto error = try_whole_runs()) return error;
       if (auto error = try_suspects()) return error;
+      if (auto empty = find_empty_parts(search_, tensors_))
+        explanations_.push_back(*std::move(empty));
       // Most work for few mistakes, so only for what nothing else explains; in 8 bits these are
       // most of the mistakes there are.
       if (!plan_.scenario.numerics.fp8) name_causes();
       if (auto error = try_replays()) return error;
+      name_causes();
+      if (auto error = try_plan_mistakes()) return error;
       name_causes();
       // That rows hold no number is said last: many mistakes leave such rows.
       std::move(unwritten_.begin(), unwritten_.end(), std::back_inserter(explanations_));
@@ -128,14 +142,7 @@ class Search {
   /// Rows that some back ends leave undefined, or mark in another way.
   bool is_convention(const WrongTensor& tensor) {
     if (tensor.is_padding) {
-      const std::vector<bool> valid = valid_ids(plan_.layout.slots, tensor.side);
-      std::set<int64_t> tokens;
-      for (const JudgedRow& row : tensor.all_wrong) tokens.insert(row.at.token);
-      grade_.common.push_back(fmt::format(
-          "{}: the valid rows agree; {} of {} padding rows do not hold {}: they are undefined in "
-          "some back ends, and --ignore-padding leaves them out",
-          tensor.name, tokens.size(), std::count(valid.begin(), valid.end(), false),
-          tensor.name == "lse" ? "-inf" : "0"));
+      padding_.push_back(describe_padding(plan_, tensor));
       return true;
     }
     const bool is_infinity_swapped =
@@ -238,11 +245,26 @@ class Search {
     if (!has_pairs() || named_.size() == tensors_.size()) return std::nullopt;
     Result<Replays> replays = replay_mistakes(toolbox_, plan_, inputs_, search_, tensors_);
     if (!replays) return replays.error();
-    if (replays.value().is_too_much)
-      grade_.common.push_back("the batch is too large to run it with each mistake of a kernel");
-    std::move(replays.value().found.begin(), replays.value().found.end(),
-              std::back_inserter(explanations_));
+    runs_too_much_ = replays.value().is_too_much;
+    take(std::move(replays).value().found);
     return std::nullopt;
+  }
+
+  std::optional<Error> try_plan_mistakes() {
+    if (!has_pairs() || named_.size() == tensors_.size()) return std::nullopt;
+    std::vector<bool> is_named;
+    for (const WrongTensor& tensor : tensors_) is_named.push_back(named_.contains(tensor.name));
+    Result<Replays> replays =
+        replay_plan_mistakes(toolbox_, plan_, inputs_, search_, tensors_, is_named);
+    if (!replays) return replays.error();
+    if (replays.value().found.empty() && (runs_too_much_ || replays.value().is_too_much))
+      grade_.common.push_back("the batch is too large to run it with each known mistake");
+    take(std::move(replays).value().found);
+    return std::nullopt;
+  }
+
+  void take(std::vector<Explanation> found) {
+    std::move(found.begin(), found.end(), std::back_inserter(explanations_));
   }
 
   bool has_pairs() const { return inputs_.k.shape[0] > 0 && inputs_.q.shape[0] > 0; }
@@ -440,6 +462,8 @@ class Search {
       const Explanation* best = nullptr;
       int64_t best_tensors = 0;
       double best_contradicted = 0;
+      // Few wrong rows, empty ones above all, fit mistakes that change most right rows as well.
+      constexpr double kMostContradicted = 0.5;
       for (const Explanation& explanation : explanations_) {
         int64_t tensors = 0, right = 0, contradicted = 0;
         for (size_t t = 0; t < tensors_.size(); ++t) {
@@ -450,9 +474,15 @@ class Search {
         }
         const double share =
             right > 0 ? static_cast<double>(contradicted) / static_cast<double>(right) : 0.0;
+        if (tensors == 0) continue;
+        const bool is_doubtful = share > kMostContradicted,
+                   is_best_doubtful = best_contradicted > kMostContradicted;
         const bool is_better =
-            tensors > best_tensors || (tensors == best_tensors && share < best_contradicted - 0.05);
-        if (tensors == 0 || !is_better) continue;
+            best == nullptr || (is_doubtful != is_best_doubtful
+                                    ? is_best_doubtful
+                                    : tensors > best_tensors || (tensors == best_tensors &&
+                                                                 share < best_contradicted - 0.05));
+        if (!is_better) continue;
         best = &explanation;
         best_tensors = tensors;
         best_contradicted = share;
@@ -532,7 +562,9 @@ class Search {
   std::vector<WrongTensor> tensors_;
   std::vector<Explanation> explanations_;
   std::vector<Explanation> unwritten_;  // rows without a number
+  std::vector<Cause> padding_;          // tensors of which only padding is wrong
   std::set<std::string> named_;
+  bool runs_too_much_ = false;  // to be run with each mistake of a kernel
 };
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -148,14 +150,20 @@ RowFit fit_of_replay(const WrongTensor& tensor, const Answer& replayed, const An
   if (!member || (replayed.**member).values.empty() || (healthy.**member).values.empty()) return {};
   // A replay has the roundings of what was seen too, so that it is near without its mistake.
   constexpr double kNearer = 0.5;
-  return fit_rows(
+  int64_t changed = 0;  // rows that it explains and a replay without a mistake does not
+  const RowFit fit = fit_rows(
       tensor, [&](const JudgedRow& row) { return row_in(replayed.**member, row.at); },
       [&](const JudgedRow& row, std::span<const double> predicted) {
-        const double distance = row_distance(row.seen, predicted);
-        return tensor.excess(row, predicted) <= 1 &&
-               distance <= kNearer * row_distance(row.seen, row.exact) &&
-               distance <= kNearer * row_distance(row.seen, row_in(healthy.**member, row.at));
+        const double distance = row_distance(row.seen, predicted),
+                     without = row_distance(row.seen, row_in(healthy.**member, row.at));
+        const bool is_explained = tensor.excess(row, predicted) <= 1 &&
+                                  distance <= kNearer * row_distance(row.seen, row.exact) &&
+                                  distance <= kNearer * without;
+        changed += is_explained && without > 0 ? 1 : 0;
+        return is_explained;
       });
+  // A mistake that leaves most of these rows as they are is not theirs.
+  return changed * 2 >= fit.wrong ? fit : RowFit{};
 }
 
 /// A row of out, as it was seen and as it is before it is cast.
@@ -214,7 +222,119 @@ double find_wide_amax(const RunInputs& inputs, const Tensor& seen, const Tensor&
   return best;
 }
 
+/// The plan of the forward alone.
+Plan without_backward(Plan plan) {
+  plan.scenario.numerics.backward = false;
+  plan.backward = {};
+  return plan;
+}
+
+/// Runs a plan with each of its mistakes.
+class PlanReplays {
+ public:
+  PlanReplays(const Toolbox& toolbox, const Plan& plan, const RunInputs& inputs,
+              const CauseSearch& search, std::span<const WrongTensor> tensors,
+              const std::vector<bool>& is_named)
+      : walker_(toolbox.watched_walker({})),
+        plan_(plan),
+        inputs_(inputs),
+        search_(search),
+        tensors_(tensors) {
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      if (is_named[t] || tensors[t].is_padding) continue;
+      (tensors[t].is_gradient() ? gradients_ : results_).push_back(t);
+    }
+  }
+
+  Result<Replays> run(const PlanMistakes& mistakes) {
+    Replays replays;
+    if (gradients_.empty() && results_.empty()) return replays;
+    const Result<RunOutput> healthy = carry_out(plan_, inputs_);
+    if (!healthy) return healthy.error();
+    healthy_ = &healthy.value().answer;
+    std::optional<Error> error;
+    mistakes(plan_, [&](PlanMistake mistake) {
+      Result<std::optional<Explanation>> found = try_mistake(std::move(mistake));
+      if (!found) {
+        error = found.error();
+        return false;
+      }
+      if (found.value()) replays.found.push_back(*std::move(found).value());
+      replays.is_too_much = products_ > kMostProducts;
+      return !replays.is_too_much;
+    });
+    if (error) return *error;
+    return replays;
+  }
+
+ private:
+  /// Nothing if the mistake cannot be the cause.
+  Result<std::optional<Explanation>> try_mistake(PlanMistake mistake) {
+    // Where out was right, so was the forward.
+    const bool is_possible = mistake.is_of_backward
+                                 ? !gradients_.empty()
+                                 : !results_.empty() || search_.seen.out.values.empty();
+    if (!is_possible) return std::optional<Explanation>();
+    RunInputs inputs = inputs_;
+    if (mistake.inputs) mistake.inputs(inputs);
+    Plan plan = mistake.plan ? *std::move(mistake.plan) : plan_;
+    Explanation found{std::move(mistake.cause), std::move(mistake.text), std::move(mistake.layout),
+                      std::vector<RowFit>(tensors_.size())};
+    if (!mistake.is_of_backward && !results_.empty()) {
+      const Result<RunOutput> forward = carry_out(without_backward(plan), inputs);
+      if (!forward) return forward.error();
+      fit(results_, forward.value().answer, found);
+      if (!explains_any(found) || gradients_.empty())
+        return explains_any(found) ? std::optional(std::move(found)) : std::nullopt;
+    }
+    const Result<RunOutput> whole = carry_out(std::move(plan), inputs);
+    if (!whole) return whole.error();
+    fit(gradients_, whole.value().answer, found);
+    return explains_any(found) ? std::optional(std::move(found)) : std::nullopt;
+  }
+
+  Result<RunOutput> carry_out(Plan plan, const RunInputs& inputs) {
+    products_ += products_of(plan);
+    return walker_->run(admit_faulty_plan(std::move(plan), "a known mistake is in it"), inputs,
+                        {.control = search_.control});
+  }
+
+  /// A run that changes right rows as well had another mistake, or another place of it.
+  void fit(const std::vector<size_t>& looked_at, const Answer& replayed, Explanation& found) const {
+    for (const size_t t : looked_at) {
+      const RowFit fit = fit_of_replay(tensors_[t], replayed, *healthy_);
+      if (fit.contradicted * 10 <= fit.right) found.fits[t] = fit;
+    }
+  }
+  static bool explains_any(const Explanation& found) {
+    return std::any_of(found.fits.begin(), found.fits.end(),
+                       [](const RowFit& fit) { return fit.explains(); });
+  }
+
+  const std::unique_ptr<Executor> walker_;
+  const Plan& plan_;
+  const RunInputs& inputs_;
+  const CauseSearch& search_;
+  const std::span<const WrongTensor> tensors_;
+  std::vector<size_t> results_, gradients_;  // tensors to explain: out and lse, and dq, dk, dv
+  const Answer* healthy_ = nullptr;
+  double products_ = 0.0;  // that all runs have cost
+};
+
 }  // namespace
+
+Result<Replays> replay_plan_mistakes(const Toolbox& toolbox, const Plan& plan,
+                                     const RunInputs& inputs, const CauseSearch& search,
+                                     std::span<const WrongTensor> tensors,
+                                     const std::vector<bool>& is_named) {
+  Replays replays;
+  if (!toolbox.watched_walker || !toolbox.plan_mistakes || search.rows != nullptr) return replays;
+  // A few mistakes would say little of those that are left. Most runs are of the forward alone.
+  constexpr double kFewestRuns = 6;
+  replays.is_too_much = kFewestRuns * products_of(plan) > kMostProducts;
+  if (replays.is_too_much || !check_plan(plan)) return replays;
+  return PlanReplays(toolbox, plan, inputs, search, tensors, is_named).run(toolbox.plan_mistakes);
+}
 
 Result<Replays> replay_mistakes(const Toolbox& toolbox, const Plan& plan, const RunInputs& inputs,
                                 const CauseSearch& search, std::span<const WrongTensor> tensors) {

@@ -24,4 +24,12 @@ struct Replays {
 Result<Replays> replay_mistakes(const Toolbox& toolbox, const Plan& plan, const RunInputs& inputs,
                                 const CauseSearch& search, std::span<const WrongTensor> tensors);
 
+/// The same with each mistake of a plan or of inputs, one after another, as far as the work allows.
+/// Of those that are in the forward too, the forward alone is run first: what it gives must explain
+/// `out` or lse. `is_named` [tensor]: not looked at.
+Result<Replays> replay_plan_mistakes(const Toolbox& toolbox, const Plan& plan,
+                                     const RunInputs& inputs, const CauseSearch& search,
+                                     std::span<const WrongTensor> tensors,
+                                     const std::vector<bool>& is_named);
+
 }  // namespace cpscope
