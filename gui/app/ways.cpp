@@ -135,6 +135,7 @@ Parallel way_of(const Parallel& taken, Parallel own) {
     own.dispatch_chunk = taken.dispatch_chunk;
   if (taken.layout == LayoutKind::striped) own.stripe = taken.stripe;
   own.group_rule = taken.group_rule;
+  own.cp_sizes = taken.cp_sizes;
   own.indices_file = taken.indices_file;
   own.imported = taken.imported;
   return own;
@@ -325,11 +326,6 @@ bool take_way(AppState& state, int64_t candidate) {
     return false;
   const Candidate& taken = shown->candidates[static_cast<size_t>(candidate)];
   if (!taken.refusal.empty() || taken.is_own) return false;
-  if (taken.is_in_groups) {
-    tell(state, "Groups of a fixed size have batches of their own, which one scenario has not",
-         true);
-    return false;
-  }
   Scenario scenario = state.document.scenario();
   scenario.parallel = way_of(taken.parallel, scenario.parallel);
   edit_scenario(state, std::move(scenario), "parallel");

@@ -72,10 +72,15 @@ void fit_dispatch_chunk(Scenario& scenario) {
 }
 
 /// A rule that chooses the ranks of each sequence needs the tokens that a rank may hold: at first a
-/// quarter of the longest sequence.
-void fit_rank_tokens(Scenario& scenario) {
+/// quarter of the longest sequence. Groups of one size have at first half of the ranks, or all.
+void fit_groups(Scenario& scenario) {
   Parallel& parallel = scenario.parallel;
   const std::vector<int64_t>& lengths = scenario.batch.lengths;
+  if (parallel.group_rule == GroupRule::fixed) {
+    if (parallel.cp_sizes.size() != 1)
+      parallel.cp_sizes = {parallel.cp_size % 2 == 0 ? parallel.cp_size / 2 : parallel.cp_size};
+    return;
+  }
   if (!has_rounds(parallel) || parallel.max_tokens_per_rank > 0 || lengths.empty()) return;
   const int64_t parts = std::min(4, parallel.cp_size);
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
@@ -234,7 +239,7 @@ class Editor {
 
   void changed(const char* key, bool is_whole) {
     if (std::string_view(key) == "parallel.layout") fit_dispatch_chunk(scenario_);
-    if (std::string_view(key) == "parallel.cp_sizes") fit_rank_tokens(scenario_);
+    if (std::string_view(key) == "parallel.cp_sizes") fit_groups(scenario_);
     edit_scenario(ui_.state, scenario_, key);
     if (is_whole) ui_.state.document.end_edit();
   }
@@ -265,11 +270,14 @@ class Editor {
 void edit_rounds(Editor& editor, Parallel& parallel) {
   // Sizes that a file lists are of its sequences, and stay as they are.
   if (parallel.group_rule == GroupRule::given) return;
-  constexpr std::array kRules = {GroupRule::all_ranks, GroupRule::hybrid, GroupRule::flexsp,
-                                 GroupRule::bytescale};
+  constexpr std::array kRules = {GroupRule::all_ranks, GroupRule::fixed, GroupRule::hybrid,
+                                 GroupRule::flexsp, GroupRule::bytescale};
   editor.choice("ranks of each", "parallel.cp_sizes", parallel.group_rule, kRules,
                 "How many ranks share each sequence: all of them, or groups that work in rounds");
   if (parallel.group_rule == GroupRule::all_ranks) return;
+  if (parallel.group_rule == GroupRule::fixed)
+    editor.number<int64_t>("ranks a group", "parallel.cp_sizes/ranks", parallel.cp_sizes.front(), 1,
+                           "Ranks of every group; they divide all ranks");
   editor.number<int64_t>("tokens a rank", "parallel.max_tokens_per_rank",
                          parallel.max_tokens_per_rank, 256, "Tokens that a rank may hold");
 }

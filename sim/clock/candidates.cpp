@@ -77,6 +77,7 @@ void add_mean(const PassTimeline& pass, MeanTimes& mean) {
     mean.launch_us += share * rank.launch_us;
     mean.partner_us += share * rank.partner_us;
     mean.host_us += share * rank.host_us;
+    mean.groups_us += share * rank.groups_us;
   }
 }
 
@@ -101,6 +102,8 @@ void fill(Candidate& candidate, const Plan& plan, const Timeline& timeline,
   candidate.padding_share = padding_share_of(plan);
   candidate.query_rows = plan.layout.slots.tokens / plan.layout.cp_size;
   candidate.visible_pairs = summary.visible_pairs;
+  if (!plan.layout.rounds.empty() && candidate.total_us() > 0)
+    candidate.group_loss = candidate.mean.groups_us / candidate.total_us();
   candidate.fits =
       static_cast<double>(candidate.memory_bytes) <= cluster.device.memory_gib * (1 << 30);
 }
@@ -123,7 +126,7 @@ std::array<int64_t, 11> list_place(const Parallel& way) {
           has_windows(way.comm_type) ? way.ring_window : 0,
           has_ring_backward(way.comm_type) ? static_cast<int64_t>(way.ring_backward) : 0,
           static_cast<int64_t>(way.group_rule),
-          -way.cp_size};
+          way.group_rule == GroupRule::fixed ? -way.cp_sizes.front() : 0};
 }
 
 /// Only the first complaint: a table has one line for it.
@@ -193,37 +196,26 @@ double most_padding(const std::vector<Candidate>& candidates) {
   return least + kMorePadding;
 }
 
-/// A field of a table, in quotes if it is not empty.
-std::string quoted(const std::string& text) {
-  if (text.empty()) return "";
-  std::string field = "\"";
-  for (const char letter : text) field += letter == '"' ? "\"\"" : std::string(1, letter);
-  return field + "\"";
-}
-
-/// A number for programs: "inf" if bytes are moved that no rank needs, empty if none are.
-std::string kv_ratio_field(const Candidate& candidate) {
-  if (candidate.kv_necessary > 0)
-    return fmt::format("{}", static_cast<double>(candidate.kv_moved) /
-                                 static_cast<double>(candidate.kv_necessary));
-  return candidate.kv_moved > 0 ? "inf" : "";
-}
-
 double percent_more(double slow, double fast) { return 100.0 * (slow / fast - 1.0); }
 
-/// The kind of time that the slower one has most of, compared with the faster one.
 std::string explain_slower_candidate(const Candidate& slow, const Candidate& fast) {
   constexpr double kBalanced = 1.005;
+  return explain_slower(
+      slow.mean, fast.mean,
+      std::max(slow.rank_max_over_mean, slow.critical_path_over_ideal) > kBalanced);
+}
+
+}  // namespace
+
+std::string explain_slower(const MeanTimes& a, const MeanTimes& b, bool is_uneven) {
   struct Part {
     double us;
     const char* text;
   };
-  const MeanTimes &a = slow.mean, &b = fast.mean;
-  const bool is_uneven =
-      std::max(slow.rank_max_over_mean, slow.critical_path_over_ideal) > kBalanced;
   const Part parts[] = {
       {a.exposed_us - a.partner_us - b.exposed_us + b.partner_us, "more exposed transfers"},
-      {a.waiting_us() - b.waiting_us(),
+      {a.groups_us - b.groups_us, "more waiting for the slowest group"},
+      {a.waiting_us() - a.groups_us - b.waiting_us() + b.groups_us,
        is_uneven ? "more waiting for the busiest rank" : "more waiting for other ranks"},
       {a.local_us - b.local_us, "more merges and moves"},
       {a.launch_us + a.host_us - b.launch_us - b.host_us, "more launches and host time"},
@@ -233,8 +225,6 @@ std::string explain_slower_candidate(const Candidate& slow, const Candidate& fas
                                       [](const Part& x, const Part& y) { return x.us < y.us; });
   return most->us > 0 ? fmt::format("{:.2f} ms {}", most->us * 1e-3, most->text) : "";
 }
-
-}  // namespace
 
 std::string name_way(const Parallel& parallel) {
   std::string name(to_name(parallel.comm_type));
@@ -257,6 +247,8 @@ std::string name_way(const Parallel& parallel) {
     name += fmt::format(" of {}", parallel.stripe);
   if (parallel.group_rule == GroupRule::given)
     name += ", sizes given";
+  else if (parallel.group_rule == GroupRule::fixed)
+    name += fmt::format(", fixed CP {}", parallel.cp_sizes.front());
   else if (has_rounds(parallel))
     name += fmt::format(", {} of {}", to_name(parallel.group_rule), parallel.max_tokens_per_rank);
   return name;
@@ -346,7 +338,8 @@ bool is_same_way(const Parallel& a, const Parallel& b) {
          (a.comm_type != CommType::gather_q ||
           (a.combine == b.combine && a.q_owner == b.q_owner)) &&
          a.group_rule == b.group_rule &&
-         (a.group_rule != GroupRule::given || a.cp_sizes == b.cp_sizes) &&
+         ((a.group_rule != GroupRule::given && a.group_rule != GroupRule::fixed) ||
+          a.cp_sizes == b.cp_sizes) &&
          (!has_head_stages(a.comm_type) || a.heads_per_stage == b.heads_per_stage) &&
          (!has_chunks(a.layout) || a.dispatch_chunk == b.dispatch_chunk) &&
          (a.layout != LayoutKind::striped || a.stripe == b.stripe) &&
@@ -383,8 +376,6 @@ Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& clu
     Candidate candidate;
     candidate.parallel = parallel;
     candidate.name = name_way(parallel);
-    candidate.is_in_groups = parallel.cp_size != scenario.parallel.cp_size;
-    if (candidate.is_in_groups) candidate.name += fmt::format(", fixed CP {}", parallel.cp_size);
     result.candidates.push_back(std::move(candidate));
   }
   result.candidates.front().is_own = true;
@@ -429,7 +420,6 @@ std::optional<Error> add_reshards(const Plan& plan, const Cluster& cluster,
 
 void try_candidate(const Scenario& scenario, const Cluster& cluster,
                    const CandidateOptions& options, Candidate& candidate) {
-  if (candidate.is_in_groups) return try_fixed_groups(scenario, cluster, options, candidate);
   Scenario other = scenario;
   other.parallel = candidate.parallel;
   if (options.refuse) {
@@ -506,33 +496,6 @@ bool move_own(Candidates& comparison, const Parallel& own) {
   return true;
 }
 
-std::string comparison_csv(const Candidates& comparison) {
-  std::string text =
-      "cp_comm_type,layout,a2a_size,dispatch_chunk,stripe,status,forward_us,backward_us,total_us,"
-      "exposed_us,bytes_sent,kv_necessary,kv_moved,kv_moved_over_necessary,rank_max_over_mean,"
-      "critical_path_over_ideal,padding_share,memory_bytes,fits,is_pareto,is_best,is_own,mesh_q,"
-      "ring_window,ring_backward,heads_per_stage,combine,dispatch,is_searched,cp_sizes,cp_size,"
-      "group_loss,reason\n";
-  for (size_t i = 0; i < comparison.candidates.size(); ++i) {
-    const Candidate& c = comparison.candidates[i];
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},",
-                        to_name(c.parallel.comm_type), to_name(c.parallel.layout),
-                        c.parallel.a2a_size, c.parallel.dispatch_chunk, c.parallel.stripe,
-                        c.refusal.empty() ? "predicted" : "refused", c.forward_us, c.backward_us,
-                        c.total_us(), c.exposed_us, c.bytes_sent, c.kv_necessary, c.kv_moved,
-                        kv_ratio_field(c), c.rank_max_over_mean, c.critical_path_over_ideal,
-                        c.padding_share, c.memory_bytes, c.fits ? 1 : 0, c.is_pareto ? 1 : 0,
-                        static_cast<int64_t>(i) == comparison.best ? 1 : 0, c.is_own ? 1 : 0);
-    text +=
-        fmt::format("{},{},{},{},{},{},{},{},{},{},{}\n", c.parallel.mesh_q, c.parallel.ring_window,
-                    to_name(c.parallel.ring_backward), c.parallel.heads_per_stage,
-                    to_name(c.parallel.combine), to_name(c.parallel.dispatch),
-                    c.is_searched ? 1 : 0, to_name(c.parallel.group_rule), c.parallel.cp_size,
-                    c.group_loss ? fmt::format("{}", *c.group_loss) : "", quoted(c.refusal));
-  }
-  return text;
-}
-
 std::string recommend(const Candidates& comparison) {
   if (comparison.best < 0)
     return "No candidate can be recommended: each is refused or needs more memory than a GPU has.";
@@ -573,16 +536,14 @@ std::string recommend(const Candidates& comparison) {
   }
   const auto groups = std::find_if(
       comparison.candidates.begin(), comparison.candidates.end(), [](const Candidate& candidate) {
-        return candidate.is_in_groups && candidate.refusal.empty() && candidate.fits;
+        return candidate.parallel.group_rule == GroupRule::fixed && candidate.can_be_best();
       });
-  if (groups != comparison.candidates.end())
+  if (groups != comparison.candidates.end() && &*groups != &best)
     text += fmt::format(
         "; with groups of a fixed size for all sequences, {} is the fastest: {:.3f} ms, {:.0f} % "
         "of it waiting for the slowest group",
         groups->name, groups->total_us() * 1e-3, 100 * groups->group_loss.value_or(0));
-  const Candidate& first =
-      *std::find_if(comparison.candidates.begin(), comparison.candidates.end(),
-                    [](const Candidate& candidate) { return !candidate.is_in_groups; });
+  const Candidate& first = comparison.candidates.front();
   if (first.fits && first.is_wasteful)
     text += fmt::format(
         "; {} would take {:.3f} ms, but {:.0f} % of its rows are padding that all "

@@ -18,7 +18,7 @@ namespace cpscope {
 struct MeanTimes {
   double compute_us = 0, local_us = 0, exposed_us = 0, idle_us = 0;
   // As in RankTimes: of compute_us, exposed_us and idle_us.
-  double launch_us = 0, partner_us = 0, host_us = 0;
+  double launch_us = 0, partner_us = 0, host_us = 0, groups_us = 0;
 
   double waiting_us() const { return partner_us + idle_us - host_us; }  // for other ranks
 };
@@ -38,7 +38,8 @@ struct Candidate {
   double padding_share = 0;   // fraction of query rows that are padding
   int64_t query_rows = 0;     // of a rank, with padding, the mean
   int64_t visible_pairs = 0;  // (query, key, query head) triples of the forward
-  // is_in_groups: fraction of the time that a group waits for the slowest one, the mean of all.
+  // cp_sizes: fraction of the time in which a rank's group has ended its round, and waits for the
+  // slowest one; the mean of all ranks.
   std::optional<double> group_loss = {};
   int64_t memory_bytes = 0;  // high-water mark of the fullest rank
   bool fits = true;          // in the memory of one GPU
@@ -46,13 +47,11 @@ struct Candidate {
   bool is_pareto = false;    // no other is at least as good in time, bytes sent and memory
   bool is_wasteful = false;  // pads far more than the minimum, and more than other layers need
   bool is_searched = false;  // tried by a search alone (search.h)
-  // Of groups of a fixed CP size (fixed_groups.h): several batches, which no scenario takes over.
-  bool is_in_groups = false;
 
   double reshard_us = 0;  // of all changes of order that CandidateOptions::reshards asks for
 
   double total_us() const { return forward_us + backward_us + reshard_us; }
-  bool can_be_best() const { return refusal.empty() && fits && !is_wasteful && !is_in_groups; }
+  bool can_be_best() const { return refusal.empty() && fits && !is_wasteful; }
 };
 
 /// Why a search has ended: nothing was left to try, or the limit of time or tries was reached.

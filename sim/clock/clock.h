@@ -25,6 +25,8 @@ struct RankTimes {
   double partner_us = 0;   // of exposed_us: the other rank of the message is not ready
   double host_us = 0;      // of idle_us: the host has not yet enqueued the next item, or ends the
                            // pass; the rest waits for other ranks
+  double groups_us = 0;    // of idle_us: cp_sizes, from the end of the rank's group to that of the
+                           // slowest group of the round
 };
 
 /// Explains the duration of the pass: the chain of items, each started when the one before it

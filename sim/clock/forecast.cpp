@@ -43,8 +43,10 @@ std::optional<Error> refuse_fixed(const Scenario& scenario) {
     return make_refusal("a forecast draws its windows, and mask slices name tokens of one batch",
                         "use another attn_mask_type", {"attention.slices", "attention.mask"});
   if (scenario.parallel.group_rule == GroupRule::given)
-    return make_refusal("a forecast draws its windows, and cp_sizes lists the ranks of sequences",
-                        "use cp_sizes = \"hybrid\", \"flexsp\" or \"bytescale\"", {"parallel.cp_sizes"});
+    return make_refusal(
+        "a forecast draws its windows, and cp_sizes lists the ranks of sequences",
+        "use one size for all, or cp_sizes = \"hybrid\", \"flexsp\" or \"bytescale\"",
+        {"parallel.cp_sizes"});
   if (scenario.parallel.layout == LayoutKind::indices)
     return make_refusal("a forecast draws its windows, and an imported order is of one batch",
                         "use another layout", {"parallel.indices_file"});

@@ -298,6 +298,7 @@ RankTimes PassClock::times_of(const Lane& lane, double total_us) const {
   times.idle_us = total_us - length_of(busy) - times.exposed_us;
   times.launch_us = lane.launch_us;
   times.partner_us = uncovered_us(joined(lane.partner_waits), busy);
+  times.groups_us = lane.groups_us;
   times.host_us = stack_.pass_us + host_gaps_us(busy, transfers);
   return times;
 }
@@ -333,6 +334,7 @@ void PassClock::begin(IdVector<RankId, Lane> before) {
   for (const RankId rank : before.ids()) lanes_[rank].beside = joined(all_transfers(before[rank]));
   written_.assign(plan_.buffers.size(), ClockTime());
   read_.assign(plan_.buffers.size(), ClockTime());
+  round_begin_us_ = 0;
   first_piece_us_.assign(plan_.buffers.size(), 0.0);
 }
 
@@ -352,11 +354,32 @@ void PassClock::wait_for_round(const Stage& before, const Stage& stage) {
   if (rounds_.empty() || rounds_[static_cast<size_t>(to_index(before.step))] ==
                              rounds_[static_cast<size_t>(to_index(stage.step))])
     return;
+  end_round(before.step);
   const ClockTime barrier = end();
+  round_begin_us_ = barrier.us;
   for (Lane& lane : lanes_) {
     for (ClockTime* const stream : {&lane.compute, &lane.transfer, &lane.outer})
       stream->raise(barrier);
   }
+}
+
+/// Counts how long the ranks of each group wait for the slowest group of the round; ranks without a
+/// group wait for all of it.
+void PassClock::end_round(StepId last_step) {
+  if (rounds_.empty()) return;
+  const double end_us = end().us;
+  IdVector<RankId, double> group_end_us(lanes_.size(), round_begin_us_);
+  const auto round = static_cast<size_t>(rounds_[static_cast<size_t>(to_index(last_step))]);
+  for (const CpGroup& group : plan_.layout.rounds[round].groups) {
+    double last_us = round_begin_us_;
+    for (int32_t r = group.first_rank; r < group.first_rank + group.size; ++r) {
+      const Lane& lane = lanes_[RankId{r}];
+      last_us = std::max({last_us, lane.compute.us, lane.transfer.us, lane.outer.us});
+    }
+    for (int32_t r = group.first_rank; r < group.first_rank + group.size; ++r)
+      group_end_us[RankId{r}] = last_us;
+  }
+  for (const RankId rank : lanes_.ids()) lanes_[rank].groups_us += end_us - group_end_us[rank];
 }
 
 PassTimeline PassClock::run() {
@@ -379,6 +402,7 @@ PassTimeline PassClock::run() {
       if (s > 0) wait_for_round(pass_.stages[s - 1], pass_.stages[s]);
       run_stage(pass_.stages[s]);
     }
+    end_round(pass_.stages.back().step);
     const double now = end().us;
     if (std::abs(now - total_us) <= kSettled * now) break;
     total_us = now;

@@ -58,6 +58,7 @@ struct RankLane {
   std::vector<BusyTime> outer_transfers;              // of that stream, ascending
   std::vector<BusyTime> partner_waits;                // parts of transfers
   double launch_us = 0;                               // of computes
+  double groups_us = 0;                               // waiting for other groups of a round
   std::vector<BusyTime> beside;  // transfers that slow computes, as far as known
   size_t next_beside = 0;        // first one that may overlap a later compute
 };
@@ -100,6 +101,7 @@ class PassClock {
 
   void run_stage(const Stage& stage);
   void wait_for_round(const Stage& before, const Stage& stage);
+  void end_round(StepId last_step);
   void run_item(int64_t index, const TransferItem& item);  // only if its rows stay on their rank
   void run_item(int64_t index, const ReorderItem& item);
   void run_item(int64_t index, const ComputeItem& item);
@@ -209,6 +211,7 @@ class PassClock {
   std::vector<int64_t> before_;  // [event of this pass] the event that it waited for
   int64_t first_event_ = 0;
   std::vector<int32_t> rounds_;  // [step] of cp_sizes; empty without
+  double round_begin_us_ = 0;    // of the present round
 };
 
 }  // namespace cpscope

@@ -48,7 +48,7 @@ Json candidate_json(const Candidate& candidate, bool is_best) {
                {"q_owner", to_name(parallel.q_owner)},
                {"cp_sizes", to_name(parallel.group_rule)},
                {"cp_size", parallel.cp_size},
-               {"is_in_groups", candidate.is_in_groups},
+               {"is_in_groups", parallel.group_rule == GroupRule::fixed},
                {"is_searched", candidate.is_searched},
                {"is_own", candidate.is_own},
                {"status", candidate.refusal.empty() ? "predicted" : "refused"}};
@@ -72,6 +72,7 @@ Json candidate_json(const Candidate& candidate, bool is_best) {
   json["kv_bytes"] = kv_json(candidate);
   json["imbalance"] = {{"rank_max_over_mean", candidate.rank_max_over_mean},
                        {"critical_path_over_ideal", candidate.critical_path_over_ideal}};
+  if (parallel.group_rule == GroupRule::fixed) json["group_size"] = parallel.cp_sizes.front();
   if (candidate.group_loss) json["group_loss"] = *candidate.group_loss;
   json["padding_share"] = candidate.padding_share;
   json["memory_bytes"] = candidate.memory_bytes;
@@ -95,7 +96,8 @@ bool is_shown(const Candidates& comparison, size_t index) {
                       comparison.candidates.begin() + static_cast<std::ptrdiff_t>(index),
                       [&](const Candidate& before) {
                         return before.parallel.comm_type == candidate.parallel.comm_type &&
-                               before.is_in_groups == candidate.is_in_groups;
+                               (before.parallel.group_rule == GroupRule::fixed) ==
+                                   (candidate.parallel.group_rule == GroupRule::fixed);
                       });
 }
 

@@ -76,7 +76,8 @@ Json rank_json(const RankTimes& rank) {
   return {{"compute_us", rank.compute_us},   {"local_us", rank.local_us},
           {"exposed_us", rank.exposed_us},   {"idle_us", rank.idle_us},
           {"transfer_us", rank.transfer_us}, {"launch_us", rank.launch_us},
-          {"partner_us", rank.partner_us},   {"host_us", rank.host_us}};
+          {"partner_us", rank.partner_us},   {"host_us", rank.host_us},
+          {"groups_us", rank.groups_us}};
 }
 
 Json pass_json(const Timeline& timeline, const Plan& plan, Direction direction) {

@@ -31,6 +31,14 @@ struct CpRound {
 /// be grouped: see also schedule_hybrid.
 Result<std::vector<CpRound>> make_rounds(const Scenario& scenario);
 
+/// One size for all sequences, as Megatron's context_parallel_size: all ranks are split in groups
+/// of `size`, data-parallel replicas, in one round. Sequences in order: the next one goes to the
+/// group with the fewest tokens, the first of equal ones. Groups without a sequence are left out.
+/// Refuses a size that does not divide `ranks`, and a sequence of more than `max_tokens_per_rank`
+/// tokens a rank, if that is not 0.
+Result<std::vector<CpRound>> share_among_groups(std::span<const int64_t> lengths, int64_t size,
+                                                int64_t max_tokens_per_rank, int32_t ranks);
+
 /// Megatron's hybrid context parallelism (BalancedCPScheduler of megatron-core 0.16.1): a sequence
 /// gets the smallest power of two of ranks on which no one holds more than `max_tokens_per_rank` of
 /// it; rounds are filled longest first, and groups double until no rank is idle. Refuses a sequence

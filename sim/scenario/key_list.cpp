@@ -171,12 +171,17 @@ constexpr KeyNote kKeyNotes[] = {
      "on the rank that owns them"},
     {"parallel", "cp_sizes", "[]",
      "p2p, a2a, all_gather; layouts dual_chunk, contiguous, striped: how many consecutive ranks "
-     "share each sequence, in rounds of groups; hybrid: Megatron's scheduler; flexsp: powers of "
+     "share each sequence, in rounds of groups; one integer: the same for every sequence, in "
+     "groups "
+     "that are data-parallel replicas (Megatron's context_parallel_size); the next sequence goes "
+     "to "
+     "the group with the fewest tokens; hybrid: Megatron's scheduler; flexsp: powers of "
      "two with which the slowest group is fast, by FlexSP's published times; bytescale: as many as "
      "hold the sequence, any number; [] is all ranks",
-     "list of integers from 1 to cp_size, one for each sequence, or hybrid, flexsp, bytescale"},
+     "list of integers from 1 to cp_size, one for each sequence, or one that divides cp_size, or "
+     "hybrid, flexsp, bytescale"},
     {"parallel", "max_tokens_per_rank", "required by cp_sizes hybrid, flexsp, bytescale",
-     "tokens that a rank may hold: of one sequence (hybrid), or of a round"},
+     "tokens that a rank may hold: of one sequence (hybrid, one integer), or of a round"},
     {"numerics", "dtype", "\"bf16\"",
      "of inputs and answers; fp8: these are bf16, and attention is computed in 8 bits"},
     {"numerics", "backward", "true", "computes gradients too"},

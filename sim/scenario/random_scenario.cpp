@@ -239,7 +239,14 @@ void roll_rounds(uint64_t seed, const Batch& batch, Parallel& parallel) {
     parallel.cp_sizes.push_back(dice.between(1, parallel.cp_size));
   if (!dice.chance(40)) return;
   parallel.cp_sizes.clear();
-  parallel.group_rule = dice.pick({GroupRule::hybrid, GroupRule::flexsp, GroupRule::bytescale});
+  parallel.group_rule =
+      dice.pick({GroupRule::fixed, GroupRule::hybrid, GroupRule::flexsp, GroupRule::bytescale});
+  if (parallel.group_rule == GroupRule::fixed) {
+    do {
+      parallel.cp_sizes = {dice.between(1, parallel.cp_size)};
+    } while (parallel.cp_size % parallel.cp_sizes.front() != 0);
+    return;
+  }
   int64_t longest = 1;
   for (const int64_t length : batch.lengths) longest = std::max(longest, length);
   parallel.max_tokens_per_rank =

@@ -246,6 +246,8 @@ std::string_view to_name(GroupRule value) {
       return "all_ranks";
     case GroupRule::given:
       return "given";
+    case GroupRule::fixed:
+      return "fixed";
     case GroupRule::hybrid:
       return "hybrid";
     case GroupRule::flexsp:

@@ -69,9 +69,10 @@ enum class Combine { all_to_all, reduce_scatter, tree };
 /// rows, as in a tensor-parallel group; or the results of some heads, while every rank has all
 /// heads of the queries.
 enum class QOwner { rows, heads, heads_replicated };
-/// The ranks of each sequence: all of them, as many as cp_sizes says, or by Megatron's scheduler,
-/// or as FlexSP or ByteScale choose them.
-enum class GroupRule { all_ranks, given, hybrid, flexsp, bytescale };
+/// The ranks of each sequence: all of them, as many as cp_sizes says for each (given) or for all
+/// (fixed: data-parallel replicas of one context_parallel_size), by Megatron's scheduler, or as
+/// FlexSP or ByteScale choose them.
+enum class GroupRule { all_ranks, given, fixed, hybrid, flexsp, bytescale };
 enum class Accumulate { fp32, dtype };
 
 /// Rows [q0, q1) see columns [k0, k1) as `type` says; ids count valid tokens through the batch
@@ -235,8 +236,8 @@ struct Parallel {
                                 // stage; 0 = all at once
   int64_t kv_replicated = 0;    // the first valid keys of each sequence that every rank holds
   GroupRule group_rule = GroupRule::all_ranks;
-  std::vector<int64_t> cp_sizes;    // given: ranks of each sequence
-  int64_t max_tokens_per_rank = 0;  // hybrid: of one sequence; flexsp, bytescale: of a round
+  std::vector<int64_t> cp_sizes;    // given: ranks of each sequence; fixed: of every one, one entry
+  int64_t max_tokens_per_rank = 0;  // hybrid, fixed: of one sequence; flexsp, bytescale: of a round
 
   friend bool operator==(const Parallel&, const Parallel&) = default;
 };

@@ -47,13 +47,18 @@ std::optional<CommType> read_comm_type(const TableReader& table, std::string_vie
   return std::nullopt;
 }
 
-/// Reads cp_sizes: the ranks of each sequence, or the rule that chooses them.
+/// Reads cp_sizes: the ranks of each sequence, of every sequence, or the rule that chooses them.
 void read_cp_sizes(const TableReader& table, Parallel& parallel) {
   take_value(table.integer("max_tokens_per_rank", 1, kMaxTokens), parallel.max_tokens_per_rank);
   const TomlValue value = table.find("cp_sizes");
   if (value.kind() == TomlKind::text) {
     take_value(table.choice<GroupRule>("cp_sizes", kGroupRules), parallel.group_rule);
     table.require("max_tokens_per_rank", "give the tokens that a rank may hold");
+  } else if (value.kind() == TomlKind::integer) {
+    const auto size = table.integer("cp_sizes", 1, std::max(1, parallel.cp_size));
+    if (!size) return;
+    parallel.group_rule = GroupRule::fixed;
+    parallel.cp_sizes = {*size};
   } else if (value.kind() != TomlKind::none) {
     const auto sizes = table.integers("cp_sizes", 1, std::max(1, parallel.cp_size), kMaxSequences);
     if (!sizes || sizes->empty()) return;

@@ -205,6 +205,8 @@ void print_parallel(const Parallel& parallel, TomlWriter& writer) {
   writer.integer("kv_replicated", parallel.kv_replicated, usual.kv_replicated);
   if (parallel.group_rule == GroupRule::given)
     writer.line("cp_sizes", show_toml_list(parallel.cp_sizes));
+  else if (parallel.group_rule == GroupRule::fixed)
+    writer.line("cp_sizes", std::to_string(parallel.cp_sizes.front()));
   else if (has_rounds(parallel))
     writer.text("cp_sizes", to_name(parallel.group_rule));
   writer.integer("max_tokens_per_rank", parallel.max_tokens_per_rank, usual.max_tokens_per_rank);

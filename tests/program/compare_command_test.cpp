@@ -117,6 +117,32 @@ TEST(CompareCommand, TriesASizeForEachSequenceNextToAllRanks) {
   EXPECT_FALSE(found.contains("group_cast, lpt 256, hybrid of 128"));
 }
 
+// What the table says of groups of one size is what a scenario with them takes.
+TEST(CompareCommand, GivesGroupsOfOneSizeTheTimeOfTheirScenario) {
+  const std::string lengths = "lengths = [370, 100, 90, 80, 210]";
+  const auto found = candidates_of(write_file(
+      "sizes.toml",
+      small_scenario("cp_size = 4\nmax_tokens_per_rank = 256", lengths, "", "dtype = \"bf16\"")));
+  const std::string fixed = write_file(
+      "fixed.toml", small_scenario("cp_size = 4\ncp_sizes = 2", lengths, "", "dtype = \"bf16\""));
+  const auto own = candidates_of(fixed);
+  ASSERT_TRUE(own.contains("p2p, dual_chunk, fixed CP 2"));
+  const json& of_a2a = found.at("a2a, dual_chunk, fixed CP 2");
+  EXPECT_EQ(of_a2a["cp_sizes"], "fixed");
+  EXPECT_EQ(of_a2a["group_size"], 2);
+  EXPECT_GT(of_a2a["group_loss"].get<double>(), 0);
+  EXPECT_TRUE(own.at("p2p, dual_chunk, fixed CP 2")["is_own"].get<bool>());
+  EXPECT_EQ(own.at("p2p, dual_chunk, fixed CP 2")["total_us"],
+            found.at("p2p, dual_chunk, fixed CP 2")["total_us"]);
+  EXPECT_EQ(run_cpscope("run " + fixed).exit_code, 0);
+  EXPECT_EQ(run_cpscope("probe " + fixed).exit_code, 0);
+  const ProgramRun wrong = run_cpscope(
+      "plan " + write_file("wrong.toml", small_scenario("cp_size = 4\ncp_sizes = 3", lengths, "",
+                                                        "dtype = \"bf16\"")));
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_NE(wrong.err.find("3 does not divide 4"), std::string::npos) << wrong.err;
+}
+
 TEST(CompareCommand, SearchesAndWritesTheBestWay) {
   const std::string folder = (work_folder() / "searched").string();
   std::filesystem::create_directories(folder);

@@ -66,7 +66,7 @@ class ScenarioKeys(TypedDict, total=False):
     q_owner: str
     heads_per_stage: int
     kv_replicated: int
-    cp_sizes: Any  # ranks of each sequence, or "hybrid", "flexsp", "bytescale"
+    cp_sizes: Any  # ranks of each sequence, of every sequence (one number), or "hybrid", "flexsp", "bytescale"
     max_tokens_per_rank: int
     dtype: Any  # "bf16", or a type of torch, numpy or jax
     backward: bool

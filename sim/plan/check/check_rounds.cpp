@@ -58,9 +58,7 @@ class RoundCheck {
             return fmt::format("sequence {} is in two groups, or does not exist", s);
           places_[static_cast<size_t>(s)] = {static_cast<int32_t>(k), group.first_rank, group.size};
           const int64_t length = lengths[static_cast<size_t>(s)];
-          const bool is_asked_for = parallel.group_rule == GroupRule::given
-                                        ? parallel.cp_sizes[static_cast<size_t>(s)] == group.size
-                                        : length <= parallel.max_tokens_per_rank * group.size;
+          const bool is_asked_for = is_size_of(group.size, s);
           if (!is_asked_for)
             return fmt::format("round {}: sequence {} of {} tokens is on {} ranks", k, s, length,
                                group.size);
@@ -78,6 +76,18 @@ class RoundCheck {
                                    [](const Place& place) { return place.round == kNone; });
     if (lost == places_.end()) return std::nullopt;
     return fmt::format("sequence {} is in no group", lost - places_.begin());
+  }
+
+  /// True if the scenario allows this sequence to be on so many ranks.
+  bool is_size_of(int64_t size, int64_t sequence) const {
+    const Parallel& parallel = plan_.scenario.parallel;
+    const int64_t most = parallel.max_tokens_per_rank;
+    const bool fits = plan_.scenario.batch.lengths[static_cast<size_t>(sequence)] <= most * size;
+    if (parallel.group_rule == GroupRule::given)
+      return parallel.cp_sizes[static_cast<size_t>(sequence)] == size;
+    if (parallel.group_rule == GroupRule::fixed)
+      return parallel.cp_sizes.front() == size && (most == 0 || fits);
+    return fits;
   }
 
   /// The sequences of a list; of padding alone, the sequence of its slot.

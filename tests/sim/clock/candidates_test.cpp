@@ -169,12 +169,6 @@ TEST(Candidates, BringTheSequencesOfEveryGroupIntoOrderInEveryRound) {
             std::pair(int64_t{0}, 0.0));
 }
 
-TEST(FixedGroups, GiveTheNextSequenceToTheGroupWithTheFewestTokens) {
-  EXPECT_EQ(share_among_groups({8, 3, 3, 5, 1, 1}, 2),
-            (std::vector<std::vector<int64_t>>{{0, 4, 5}, {1, 2, 3}}));
-  EXPECT_EQ(share_among_groups({7}, 3), (std::vector<std::vector<int64_t>>{{0}, {}, {}}));
-}
-
 /// The time of a batch of its own on so many ranks.
 double alone_us(const std::string& lengths, int32_t ranks) {
   Candidate candidate;
@@ -204,7 +198,8 @@ TEST(FixedGroups, TakeAsLongAsTheSlowestGroupAndSayHowLongTheOthersWait) {
   EXPECT_NEAR(*fixed.group_loss, 1 - (slow + fast) / 2 / slow, 1e-9);
   const MeanTimes& mean = fixed.mean;
   EXPECT_NEAR(mean.compute_us + mean.local_us + mean.exposed_us + mean.idle_us, slow, 1e-6 * slow);
-  EXPECT_FALSE(fixed.can_be_best()) << "no scenario has such groups";
+  EXPECT_EQ(mean.groups_us, *fixed.group_loss * fixed.total_us());
+  EXPECT_TRUE(fixed.can_be_best());
   EXPECT_NE(recommend(comparison).find("fixed CP 4 is the fastest: "), std::string::npos)
       << recommend(comparison);
   // What it is compared with.
@@ -212,21 +207,22 @@ TEST(FixedGroups, TakeAsLongAsTheSlowestGroupAndSayHowLongTheOthersWait) {
   EXPECT_TRUE(by_name.contains("group_cast, lpt_local 512"));
 }
 
-TEST(FixedGroups, AreRefusedWhereAGroupIsAndWhereTheMaskNamesTokens) {
-  Scenario scenario =
-      scenario_of_parallel("cp_size = 8\nmax_tokens_per_rank = 4096", "8000, 2000, 3000, 7000");
-  Candidates comparison = compare_candidates(scenario, h200()).value();
-  const auto refusal_of = [&](const std::string& name) {
-    for (const Candidate& candidate : comparison.candidates)
-      if (candidate.name == name) return candidate.refusal;
-    return std::string("is not there");
-  };
-  EXPECT_EQ(refusal_of("a2a, dual_chunk, fixed CP 2"), "");
-  scenario.attention.mask_type = MaskType::slices;
-  scenario.attention.slices = {{0, 20000, 0, 20000, SliceType::causal}};
-  comparison = compare_candidates(scenario, h200()).value();
-  EXPECT_EQ(refusal_of("p2p, dual_chunk, fixed CP 2"),
-            "mask slices name tokens of the whole batch, and groups have sequences of their own");
+// Two rounds: in the first one 4 ranks of 8 have nothing, in the second one group waits.
+TEST(GroupLoss, CountsEveryRoundAndRanksWithoutAGroup) {
+  Candidate candidate;
+  const Scenario scenario = scenario_of_parallel("cp_size = 8\ncp_sizes = [4, 8]", "16000, 16000");
+  candidate.parallel = scenario.parallel;
+  try_candidate(scenario, h200(), {}, candidate);
+  ASSERT_EQ(candidate.refusal, "");
+  const double alone = alone_us("16000", 4), together = alone_us("16000", 8);
+  // Half of the ranks wait for the first round, which is a pass of its own but for its fixed time.
+  ASSERT_TRUE(candidate.group_loss.has_value());
+  EXPECT_NEAR(*candidate.group_loss, 0.5 * alone / (alone + together), 0.02);
+  Candidate whole;
+  whole.parallel = scenario.parallel;
+  whole.parallel.group_rule = GroupRule::all_ranks;
+  try_candidate(scenario, h200(), {}, whole);
+  EXPECT_FALSE(whole.group_loss.has_value()) << "there are no groups";
 }
 
 TEST(Candidates, RecommendNothingThatDoesNotFit) {

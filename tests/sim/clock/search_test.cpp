@@ -187,8 +187,9 @@ TEST(Search, GivesWaysWithACpSizeForEachSequenceAsTheyAre) {
   const Scenario scenario =
       scenario_to_search("4000, 100, 2000, 4000", "cp_size = 8\nmax_tokens_per_rank = 2000");
   const Candidates found = search(scenario, cluster, tries_of(1));
-  // Groups of a fixed size are fast here, and are of fewer ranks.
-  EXPECT_TRUE(found.candidates.front().is_in_groups) << found.candidates.front().name;
+  // Groups of a fixed size are fast here.
+  EXPECT_EQ(found.candidates.front().parallel.group_rule, GroupRule::fixed)
+      << found.candidates.front().name;
   std::ostringstream text;
   write_comparison_text(found, false, text);
   EXPECT_NE(text.str().find("visible pairs / (8 ranks x"), std::string::npos) << text.str();
@@ -198,6 +199,7 @@ TEST(Search, GivesWaysWithACpSizeForEachSequenceAsTheyAre) {
     ++ways;
     const Scenario taken = take_way(scenario, candidate, "");
     EXPECT_EQ(taken.parallel.group_rule, candidate.parallel.group_rule) << candidate.name;
+    EXPECT_EQ(taken.parallel.cp_sizes, candidate.parallel.cp_sizes) << candidate.name;
     const Result<Plan> plan = make_plan(taken);
     ASSERT_TRUE(plan.ok()) << candidate.name;
     const Timeline timeline = predict(plan.value(), cluster, {"", false}).value();

@@ -127,6 +127,65 @@ TEST(CpRounds, OfAllRanksAreThePlanWithoutThemButForCopies) {
   EXPECT_EQ(summarise(rounds).pairs_by_rank, summarise(whole).pairs_by_rank);
 }
 
+Scenario make_fixed_case(std::vector<int64_t> lengths, int64_t size, int32_t cp_size,
+                         LayoutKind layout = LayoutKind::dual_chunk,
+                         CommType comm = CommType::p2p) {
+  Scenario scenario = make_rounds_case(std::move(lengths), {size}, cp_size, layout, comm);
+  scenario.parallel.group_rule = GroupRule::fixed;
+  return scenario;
+}
+
+TEST(FixedGroups, GiveTheNextSequenceToTheGroupWithTheFewestTokens) {
+  const std::vector<int64_t> lengths = {8, 3, 3, 5, 1, 1};
+  std::vector<CpRound> rounds = rounds_in(share_among_groups(lengths, 3, 0, 6));
+  ASSERT_EQ(rounds.size(), 1u);
+  EXPECT_EQ(rounds[0].groups, (Groups{{0, 3, {0, 4, 5}}, {3, 3, {1, 2, 3}}}));
+  // A group without a sequence is none.
+  rounds = rounds_in(share_among_groups(std::vector<int64_t>{7}, 1, 0, 3));
+  ASSERT_EQ(rounds.size(), 1u);
+  EXPECT_EQ(rounds[0].groups, (Groups{{0, 1, {0}}}));
+  EXPECT_TRUE(rounds_in(share_among_groups({}, 2, 0, 4)).empty());
+}
+
+TEST(FixedGroups, AreProvedInOneRoundForEveryScheduleAndLayoutThatHasRounds) {
+  for (const CommType comm : {CommType::p2p, CommType::a2a, CommType::all_gather}) {
+    for (const LayoutKind layout :
+         {LayoutKind::dual_chunk, LayoutKind::contiguous, LayoutKind::striped}) {
+      for (const int64_t size : {1, 2, 4}) {
+        Scenario scenario = make_fixed_case({29, 17, 0, 8, 3, 40}, size, 4, layout, comm);
+        SCOPED_TRACE(show(scenario));
+        const Plan plan = plan_of(scenario);
+        expect_proved(plan);
+        EXPECT_EQ(plan.layout.rounds.size(), 1u);
+      }
+    }
+  }
+}
+
+// Two rings of 2 ranks, 24 and 16 tokens a rank; a row of K and V has 64 bytes (see above).
+TEST(FixedGroups, SendWhatTheirOwnRingsSend) {
+  const Plan plan = plan_of(make_fixed_case({48, 16, 16}, 2, 4));
+  EXPECT_EQ(summarise(plan).forward_bytes,
+            (std::vector<int64_t>{24 * 64, 24 * 64, 16 * 64, 16 * 64}));
+  EXPECT_EQ(plan.forward.num_steps, 2);
+}
+
+TEST(FixedGroups, NameASizeThatDoesNotDivideAndASequenceThatDoesNotFit) {
+  const auto refusal_of = [](const Scenario& scenario) {
+    const Result<Plan> plan = make_plan(scenario);
+    return plan ? std::string("none") : plan.error().complaints.front().what;
+  };
+  Scenario scenario = make_fixed_case({8, 16}, 3, 4);
+  EXPECT_EQ(refusal_of(scenario),
+            "one CP size for all sequences must divide cp_size: 3 does not divide 4");
+  scenario.parallel.cp_sizes = {2};
+  scenario.parallel.max_tokens_per_rank = 7;
+  EXPECT_EQ(refusal_of(scenario),
+            "sequence 1 of 16 tokens does not fit on 2 ranks of 7 tokens each");
+  scenario.parallel.max_tokens_per_rank = 8;
+  EXPECT_EQ(refusal_of(scenario), "none");
+}
+
 struct Refused {
   std::string what;
   Scenario scenario;
@@ -353,6 +412,14 @@ TEST(CpRounds, AreProvedAgainstTheScenario) {
   const std::string broken =
       broken_check(filled, [](Plan& plan) { plan.scenario.parallel.max_tokens_per_rank = 15; });
   EXPECT_NE(broken.find("tokens is on"), std::string::npos) << broken;
+  const Scenario fixed = make_fixed_case({64, 16, 8, 8}, 2, 4);
+  EXPECT_EQ(broken_check(fixed, [](Plan&) {}), "");
+  EXPECT_NE(broken_check(fixed, [](Plan& plan) { plan.scenario.parallel.cp_sizes = {4}; })
+                .find("round 0: sequence 0 of 64 tokens is on 2 ranks"),
+            std::string::npos);
+  EXPECT_NE(broken_check(fixed, [](Plan& plan) { plan.scenario.parallel.max_tokens_per_rank = 31; })
+                .find("round 0: sequence 0 of 64 tokens is on 2 ranks"),
+            std::string::npos);
   expect("rank 2 owns queries of sequence 2, which is on ranks 3 to 3", [](Plan& plan) {
     std::swap(plan.layout.rounds[1].groups[1].sequences, plan.layout.rounds[1].groups[2].sequences);
   });
