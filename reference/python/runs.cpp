@@ -13,6 +13,7 @@
 #include "sim/documents/diff_text.h"
 #include "sim/documents/fault_text.h"
 #include "sim/documents/forecast_text.h"
+#include "sim/documents/forecast_ways_text.h"
 #include "sim/documents/timeline_text.h"
 #include "sim/documents/verdict_text.h"
 #include "sim/faults/plan_mistakes.h"
@@ -284,32 +285,54 @@ ComparisonBox compare(const ScenarioBox& box, const std::string& cluster_name,
   return take(std::move(made), kScenario);
 }
 
-/// The document, the text and the table of `forecast`.
-std::tuple<std::string, std::string, std::string> forecast(
-    const ScenarioBox& box, const std::string& cluster_name, const std::string& folder,
-    const std::string& stack, int64_t windows, int64_t replicas, int64_t microbatches,
-    const std::optional<uint64_t>& seed) {
+/// Forecasts on a cluster, with the GIL released; `make` has the scenario, the cluster and options.
+template <class Make>
+auto make_forecast(const ScenarioBox& box, const std::string& cluster_name,
+                   const std::string& folder, ForecastOptions options, const Make& make) {
+  using Found = decltype(make(box.scenario(), Cluster{}, options));
   Interruptible interruptible;
-  auto made = [&]() -> Result<Forecast> {
+  options.control = interruptible.control();
+  auto made = [&]() -> Found {
     const nb::gil_scoped_release release;
     if (const auto error = refuse_plan_document(box, "forecast")) return *error;
     const Result<Cluster> cluster = load_cluster(cluster_name, folder);
     if (!cluster) return cluster.error();
-    Result<Forecast> found = forecast_windows(box.scenario(), cluster.value(),
-                                              {.stack = stack,
-                                               .windows = windows,
-                                               .replicas = replicas,
-                                               .microbatches = microbatches,
-                                               .first_seed = seed,
-                                               .control = interruptible.control()});
+    Found found = make(box.scenario(), cluster.value(), options);
     if (!found) return locate_keys(found.error(), box.loaded.text, box.loaded.path);
     return found;
   }();
   interruptible.rethrow();
-  const Forecast found = take(std::move(made), kScenario);
+  return take(std::move(made), kScenario);
+}
+
+/// The document, the text and the table of `forecast`; of `forecast --ways` with `ways`, of its
+/// `--published` with `published`.
+std::tuple<std::string, std::string, std::string> forecast(
+    const ScenarioBox& box, const std::string& cluster, const std::string& folder,
+    const std::string& stack, int64_t windows, int64_t replicas, int64_t microbatches,
+    const std::optional<uint64_t>& seed, bool ways, bool published) {
+  const ForecastOptions options{.stack = stack,
+                                .windows = windows,
+                                .replicas = replicas,
+                                .microbatches = microbatches,
+                                .first_seed = seed};
   std::ostringstream text;
-  write_forecast_text(found, text);
-  return {forecast_json(found), text.str(), forecast_csv(found)};
+  if (!ways) {
+    const Forecast found =
+        make_forecast(box, cluster, folder, options,
+                      [](const Scenario& scenario, const Cluster& on, const ForecastOptions& with) {
+                        return forecast_windows(scenario, on, with);
+                      });
+    write_forecast_text(found, text);
+    return {forecast_json(found), text.str(), forecast_csv(found)};
+  }
+  const WaysForecast found =
+      make_forecast(box, cluster, folder, options,
+                    [&](const Scenario& scenario, const Cluster& on, const ForecastOptions& with) {
+                      return forecast_ways(scenario, on, with, published);
+                    });
+  write_ways_text(found, text);
+  return {ways_json(found), text.str(), ways_markdown(found)};
 }
 
 /// The scenario split as the best candidate says, as TOML text, and the order of tokens [rank]
@@ -389,7 +412,7 @@ void bind_runs(nb::module_& module) {
              "dispatch_chunks"_a, "reshards"_a, "crossover"_a, "memory_gib"_a.none(),
              "search"_a.none());
   module.def("forecast", &forecast, "scenario"_a, "cluster"_a, "folder"_a, "stack"_a, "windows"_a,
-             "replicas"_a, "microbatches"_a, "seed"_a.none());
+             "replicas"_a, "microbatches"_a, "seed"_a.none(), "ways"_a, "published"_a);
 }
 
 }  // namespace cpscope::python

@@ -178,21 +178,31 @@ std::optional<Error> refuse_options(const ForecastOptions& options, const Scenar
 
 }  // namespace
 
-Result<Forecast> forecast_windows(const Scenario& scenario, const Cluster& cluster,
-                                  const ForecastOptions& options) {
-  // Errors that every window would have are returned immediately.
-  if (const auto error = refuse_fixed(scenario)) return *error;
+int64_t replicas_of(const ForecastOptions& options, const Scenario& scenario,
+                    const Cluster& cluster) {
+  if (options.replicas != 0) return options.replicas;
+  return std::min<int64_t>(kUsualReplicas, cluster.num_gpus() / scenario.parallel.cp_size);
+}
+
+std::optional<Error> refuse_forecast(const Scenario& scenario, const Cluster& cluster,
+                                     const ForecastOptions& options) {
+  if (const auto error = refuse_fixed(scenario)) return error;
   const Result<const Stack*> stack = find_stack(cluster, options.stack);
   if (!stack) return stack.error();
   const Result<const KernelCost*> kernels = find_kernel_cost(*stack.value(), scenario);
   if (!kernels) return kernels.error();
-  if (const auto error = refuse_small_cluster(scenario, cluster)) return *error;
-  const int64_t room = cluster.num_gpus() / scenario.parallel.cp_size;
-  const int64_t replicas =
-      options.replicas != 0 ? options.replicas : std::min(kUsualReplicas, room);
-  if (const auto error = refuse_options(options, scenario, replicas)) return *error;
-  if (const auto error = refuse_replicas(scenario, cluster, replicas)) return *error;
+  if (const auto error = refuse_small_cluster(scenario, cluster)) return error;
+  const int64_t replicas = replicas_of(options, scenario, cluster);
+  if (const auto error = refuse_options(options, scenario, replicas)) return error;
+  return refuse_replicas(scenario, cluster, replicas);
+}
+
+Result<Forecast> forecast_windows(const Scenario& scenario, const Cluster& cluster,
+                                  const ForecastOptions& options) {
+  if (const auto error = refuse_forecast(scenario, cluster, options)) return *error;
   if (const auto error = refuse_by_rule(scenario)) return *error;
+  const std::string stack = find_stack(cluster, options.stack).value()->name;
+  const int64_t replicas = replicas_of(options, scenario, cluster);
   const int64_t memory =
       options.memory_bytes > 0 ? options.memory_bytes : machine_memory_bytes() / 10 * 9;
   const int64_t at_a_time = windows_at_a_time(scenario, memory);
@@ -205,11 +215,11 @@ Result<Forecast> forecast_windows(const Scenario& scenario, const Cluster& clust
   const int threads =
       static_cast<int>(std::min<int64_t>(at_a_time, static_cast<int64_t>(default_thread_count())));
   Result<std::vector<WindowForecast>> windows =
-      try_windows(scenario, cluster, options, stack.value()->name, threads);
+      try_windows(scenario, cluster, options, stack, threads);
   if (!windows) return windows.error();
   Forecast forecast;
   forecast.cluster = cluster.name;
-  forecast.stack = stack.value()->name;
+  forecast.stack = stack;
   forecast.device_memory_gib = cluster.device.memory_gib;
   forecast.scenario = scenario;
   forecast.microbatches = options.microbatches;

@@ -67,6 +67,9 @@ struct ReplicaOptions {
 std::vector<ReplicaForecast> forecast_replicas(std::span<const WindowForecast> windows,
                                                const ReplicaOptions& options);
 
+/// Times of a window by kind, the mean of the windows.
+MeanTimes mean_of_windows(std::span<const WindowForecast> windows);
+
 /// Number of steps drawn for several microbatches: 2^22 windows in total, 256 to 4096 steps.
 int64_t resample_draws(const ReplicaOptions& options);
 
@@ -102,6 +105,14 @@ struct Forecast {
 /// cannot be planned: the first one), otherwise as predict, cancelled.
 Result<Forecast> forecast_windows(const Scenario& scenario, const Cluster& cluster,
                                   const ForecastOptions& options = {});
+
+/// The error that every window would have; nothing if they may be drawn.
+std::optional<Error> refuse_forecast(const Scenario& scenario, const Cluster& cluster,
+                                     const ForecastOptions& options);
+
+/// The replicas of a step: as many as asked for, or kUsualReplicas, or as many as fit.
+int64_t replicas_of(const ForecastOptions& options, const Scenario& scenario,
+                    const Cluster& cluster);
 
 /// One or two sentences: the loss of replicas that wait for the slowest, which times are longer in
 /// that one, and the fraction of a window spent waiting.

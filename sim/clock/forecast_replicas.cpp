@@ -35,13 +35,7 @@ void add_share(const MeanTimes& times, double share, MeanTimes& sum) {
   sum.launch_us += share * times.launch_us;
   sum.partner_us += share * times.partner_us;
   sum.host_us += share * times.host_us;
-}
-
-MeanTimes mean_of(std::span<const WindowForecast> windows) {
-  MeanTimes mean;
-  for (const WindowForecast& window : windows)
-    add_share(window.mean, 1.0 / static_cast<double>(windows.size()), mean);
-  return mean;
+  sum.groups_us += share * times.groups_us;
 }
 
 /// 1, 2, 4, ... and the last.
@@ -262,7 +256,7 @@ std::vector<ReplicaForecast> drawn_replicas(std::span<const WindowForecast> wind
       step.efficiency_error =
           step.replicas == 1 ? 0.0 : std::sqrt(variances[level] + drawn * drawn);
     if (step.replicas == 1) {
-      add_share(mean_of(windows), static_cast<double>(options.microbatches), step.slowest);
+      add_share(mean_of_windows(windows), static_cast<double>(options.microbatches), step.slowest);
     } else {
       add_share(sums.times[level], 1.0 / static_cast<double>(draws), step.slowest);
     }
@@ -290,6 +284,13 @@ std::string explain_more(const MeanTimes& slow, const MeanTimes& mean, double lo
 }
 
 }  // namespace
+
+MeanTimes mean_of_windows(std::span<const WindowForecast> windows) {
+  MeanTimes mean;
+  for (const WindowForecast& window : windows)
+    add_share(window.mean, 1.0 / static_cast<double>(windows.size()), mean);
+  return mean;
+}
 
 Distribution distribution_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -324,7 +325,7 @@ std::vector<ReplicaForecast> forecast_replicas(std::span<const WindowForecast> w
 
 std::string explain_loss(const Forecast& forecast) {
   const ReplicaForecast& last = forecast.replicas.back();
-  MeanTimes mean = mean_of(forecast.windows);
+  MeanTimes mean = mean_of_windows(forecast.windows);
   MeanTimes step;
   add_share(mean, static_cast<double>(forecast.microbatches), step);
   const double usual_us = last.efficiency * last.slowest_us;

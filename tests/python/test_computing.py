@@ -109,6 +109,14 @@ def test_a_forecast_is_that_of_the_program(program, tmp_path):
             scenario.forecast("h200_ib", **wrong)
     with pytest.raises(cpscope.RefusedError, match="seed|generator"):
         cpscope.Scenario.load("zigzag").forecast("h200x8")
+    ways = scenario.forecast_ways("h200_ib", windows=2, replicas=4, published=True)
+    assert ways.document == program("forecast", file, "--cluster", "h200_ib", "--windows", 2, "--replicas", 4, "--published")
+    assert [one["generator"] for one in ways.distributions] == ["prolong", "wlb", "byted", "wiki", "magi"]
+    assert "| way | prolong |" in ways.markdown() and "Take " in str(ways)
+    own = scenario.forecast_ways("h200_ib", windows=2).distributions
+    assert len(own) == 1 and any(way["cp_sizes"] == "fixed" for way in own[0]["ways"])
+    with pytest.raises(cpscope.InputError, match="windows must be"):
+        scenario.forecast_ways("h200_ib", windows=0)
     with pytest.raises(cpscope.Error, match="forecast plans the split by itself"):
         (tmp_path / "plan.json").write_text(cpscope.Scenario.load("zigzag").plan()._core.whole())
         cpscope.Scenario.load(tmp_path / "plan.json").forecast("h200x8")

@@ -24,7 +24,7 @@ from .layout import Layout, Plan, Sequence
 from .order import Order, from_magi, from_megatron, from_ring_flash_attention, from_te, from_torch, from_usp, from_vllm
 from .probe import ProbeReport, Question
 from .record import Difference, Record, diff, read_record, write_record
-from .runs import Comparison, FaultReport, Forecast, Run, Timeline, clusters, fault_list, faults
+from .runs import Comparison, FaultReport, Forecast, Run, Timeline, WaysForecast, clusters, fault_list, faults
 from .scenario import Scenario, gather, mask_picture, shipped
 from .schedule import Block, Schedule, Step
 from ._schedule_items import ItemComparison
@@ -32,6 +32,6 @@ from .watch import Call, Watch, watch
 
 __all__ = ["Block", "Call", "Comparison", "Complaint", "Difference", "Error", "FaultReport", "Forecast", "Grade", "InputError", "ItemComparison", "Layout", "Order", "Picture",
            "Plan", "ProbeReport", "Question", "Record", "RefusedError", "Run", "Scenario", "ScenarioError", "ScenarioKeys",
-           "Schedule", "ScheduleError", "Sequence", "Step", "Timeline", "UnavailableError", "Verdict", "Watch", "WatchError", "__version__", "clusters", "diff", "fault_list", "faults", "keys",
+           "Schedule", "ScheduleError", "Sequence", "Step", "Timeline", "UnavailableError", "Verdict", "Watch", "WatchError", "WaysForecast", "__version__", "clusters", "diff", "fault_list", "faults", "keys",
            "keys_page", "mask_picture", "read_record", "testing", "write_record",
            "from_magi", "from_megatron", "from_ring_flash_attention", "from_te", "from_torch", "from_usp", "from_vllm", "gather", "shipped", "watch"]

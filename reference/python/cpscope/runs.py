@@ -203,15 +203,41 @@ class Forecast:
         return self.text.rstrip("\n")
 
 
-def forecast(core: _core.Scenario, cluster: str | os.PathLike[str], stack: str, windows: int, replicas: int | None, microbatches: int,
-             seed: int | None) -> Forecast:
+class WaysForecast:
+    """Predicted times of windows with each way to choose CP sizes; str() is the text of `cpscope forecast --ways`."""
+
+    def __init__(self, document: str, text: str, table: str):
+        self.document: dict[str, Any] = json.loads(document)  #: the document of `cpscope forecast --ways --json`
+        self.text = text
+        self._table = table
+
+    @property
+    def distributions(self) -> list[dict[str, Any]]:
+        """For each distribution of lengths: generator, ways (fastest first), best (an index of ways), explanation."""
+        found: list[dict[str, Any]] = self.document["distributions"]
+        return found
+
+    def markdown(self) -> str:
+        """The table of ways and distributions, as `cpscope forecast --markdown` writes it."""
+        return self._table
+
+    def _repr_html_(self) -> str:
+        return pre(self.text)
+
+    def __repr__(self) -> str:
+        return self.text.rstrip("\n")
+
+
+def forecast_arguments(cluster: str | os.PathLike[str], stack: str, windows: int, replicas: int | None, microbatches: int,
+                       seed: int | None) -> tuple[Any, ...]:
+    """What both kinds of forecast are given, checked."""
     for name, number, most in (("windows", windows, 1 << 20), ("replicas", replicas, 1 << 18), ("microbatches", microbatches, 1 << 18)):
         if number is not None and (not isinstance(number, (int, np.integer)) or not 1 <= number <= most):
             raise input_error(f"{name} must be a whole number from 1 to {most}: {number!r}")
     if seed is not None and (not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 63):
         raise input_error(f"seed must be a whole number from 0 on: {seed!r}")
-    return Forecast(*_core.forecast(core, *cluster_of(cluster), stack, int(windows), int(replicas or 0), int(microbatches),
-                                   None if seed is None else int(seed)))
+    return (*cluster_of(cluster), stack, int(windows), int(replicas or 0), int(microbatches), None if seed is None else int(seed))
+
 
 
 class FaultReport:

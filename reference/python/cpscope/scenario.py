@@ -22,7 +22,7 @@ from .layout import Layout, Plan
 from .order import Order, boundaries_of, text_of
 from .presets import Presets
 from .probe import ProbeReport, Question
-from .runs import Comparison, Forecast, Run, Timeline, cluster_of, compare, forecast, run
+from .runs import Comparison, Forecast, Run, Timeline, WaysForecast, cluster_of, compare, forecast_arguments, run
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -424,7 +424,18 @@ class Scenario(Presets):
         microbatches: windows that each replica works on before it waits. RefusedError: a batch that no seed changes, more
         ranks than GPUs, a window that cannot be planned; UnavailableError: no times for these heads.
         """
-        return forecast(self._core, cluster, stack, windows, replicas, microbatches, seed)
+        return Forecast(*_core.forecast(self._core, *forecast_arguments(cluster, stack, windows, replicas, microbatches, seed), False, False))
+
+    def forecast_ways(self, cluster: str | os.PathLike[str], stack: str = "", *, windows: int = 256, replicas: int | None = None,
+                      microbatches: int = 1, seed: int | None = None, published: bool = False) -> WaysForecast:
+        """Which CP sizes pay for these lengths, predicted: all ranks for each sequence, one size for all (fixed CP N),
+        Megatron's hybrid, FlexSP, ByteScale, or group_cast with lpt_local.
+
+        Arguments as of `forecast`; a rank holds at most max_tokens_per_rank tokens of the scenario, without it twice its share.
+        published: for the published distributions of lengths (prolong, wlb, byted, wiki, magi) in place of the scenario's.
+        """
+        return WaysForecast(*_core.forecast(self._core, *forecast_arguments(cluster, stack, windows, replicas, microbatches, seed),
+                                            True, bool(published)))
 
     def _of_rank(self, tensors: dict[str, Array], rank: int) -> dict[str, Array]:
         layout = self.layout()

@@ -1,6 +1,7 @@
 #include "sim/app/cli/commands.h"
 #include "sim/base/whole_file.h"
 #include "sim/documents/forecast_text.h"
+#include "sim/documents/forecast_ways_text.h"
 #include "sim/findings/progress_bar.h"
 #include "sim/scenario/scenario_folder.h"
 
@@ -18,8 +19,28 @@ struct ForecastArguments {
   int64_t microbatches = 1;
   std::optional<uint64_t> first_seed;  // nothing: the generator's
   std::string csv_path;
+  bool has_ways = false, has_published = false;
+  std::string markdown_path;  // of the ways
   bool json = false;
 };
+
+int compare_ways(const ForecastArguments& options, const LoadedScenario& loaded,
+                 const Cluster& cluster, const ForecastOptions& forecast) {
+  const Result<WaysForecast> ways =
+      forecast_ways(loaded.scenario, cluster, forecast, options.has_published);
+  if (!ways) return report(ways.error(), loaded);
+  if (!options.markdown_path.empty()) {
+    const Result<size_t> written =
+        write_whole_file(options.markdown_path, ways_markdown(ways.value()), "the table");
+    if (!written) return report(written.error());
+  }
+  if (options.json) {
+    std::cout << ways_json(ways.value()) << '\n';
+  } else {
+    write_ways_text(ways.value(), std::cout);
+  }
+  return 0;
+}
 
 int command_forecast(const ForecastArguments& options, const Tools&) {
   const Result<Cluster> cluster = load_cluster(options.on.cluster, shipped_clusters());
@@ -27,13 +48,16 @@ int command_forecast(const ForecastArguments& options, const Tools&) {
   const Result<LoadedScenario> loaded = load_scenario_alone(options.scenario_path, "forecast");
   if (!loaded) return report(loaded.error());
   ProgressBar bar(!options.json);
-  const Result<Forecast> forecast = forecast_windows(loaded.value().scenario, cluster.value(),
-                                                     {.stack = options.on.stack,
-                                                      .windows = options.windows,
-                                                      .replicas = options.replicas,
-                                                      .microbatches = options.microbatches,
-                                                      .first_seed = options.first_seed,
-                                                      .control = {bar.phase("windows")}});
+  const ForecastOptions wanted{.stack = options.on.stack,
+                               .windows = options.windows,
+                               .replicas = options.replicas,
+                               .microbatches = options.microbatches,
+                               .first_seed = options.first_seed,
+                               .control = {bar.phase("windows")}};
+  if (options.has_ways || options.has_published || !options.markdown_path.empty())
+    return compare_ways(options, loaded.value(), cluster.value(), wanted);
+  const Result<Forecast> forecast =
+      forecast_windows(loaded.value().scenario, cluster.value(), wanted);
   if (!forecast) return report(forecast.error(), loaded.value());
   if (!options.csv_path.empty()) {
     const Result<size_t> written =
@@ -78,11 +102,26 @@ Command add_forecast(CLI::App& app, const Tools& tools) {
       ->check(whole_number());
   forecast->add_option("--csv", options->csv_path, "also write a row for each window to this file")
       ->check(kNotEmpty);
+  CLI::Option* ways = forecast->add_flag(
+      "--ways", options->has_ways,
+      "compare CP sizes for the scenario's lengths: all ranks for each sequence, one size for all "
+      "(fixed CP N), Megatron's hybrid, FlexSP, ByteScale, group_cast with lpt_local");
+  CLI::Option* published = forecast->add_flag(
+      "--published", options->has_published,
+      "--ways for the published distributions of lengths: prolong, wlb, byted, wiki, magi");
+  CLI::Option* markdown = forecast
+                              ->add_option("--markdown", options->markdown_path,
+                                           "also write the table of --ways to this file")
+                              ->check(kNotEmpty);
+  for (CLI::Option* const option : {ways, published, markdown})
+    option->excludes(forecast->get_option("--csv"));
   add_json(forecast, options->json);
   forecast->footer(
       "The batch must come from a generator that draws. Exit code 2 also when the cluster has\n"
       "fewer GPUs than cp_size x replicas, 3 when it has no times for the scenario's heads.\n"
-      "Example: cpscope forecast scenarios/drawn_window.toml --cluster h200_ib --replicas 16");
+      "Example: cpscope forecast scenarios/drawn_window.toml --cluster h200_ib --replicas 16\n"
+      "         cpscope forecast scenarios/drawn_window.toml --cluster h200_ib --windows 10 "
+      "--published");
   return {forecast, [options, tools] { return command_forecast(*options, tools); }};
 }
 
