@@ -8,6 +8,7 @@
 #include "sim/plan/round_steps.h"
 #include "sim/plan/visit_items.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <variant>
@@ -164,6 +165,54 @@ int32_t round_of_step(const PlanIndex& index, const StepRef& step) {
     if (round >= 0) return round;
   }
   return -1;
+}
+
+const CpRound* round_at(const PlanIndex& index, Moment moment) {
+  const std::vector<CpRound>& rounds = index.plan().layout.rounds;
+  if (rounds.empty() || index.stages().empty()) return nullptr;
+  const auto last = static_cast<int32_t>(index.stages().size()) - 1;
+  const int32_t step = index.step_of_stage(std::clamp(moment.first_stage, 0, last));
+  const int32_t round = round_of_step(index, index.steps()[static_cast<size_t>(step)]);
+  return round < 0 ? nullptr : &rounds[static_cast<size_t>(round)];
+}
+
+std::string name_round(const Layout& layout, const CpRound& round) {
+  constexpr size_t kMostNamed = 12;
+  std::vector<std::string> names;
+  for (const CpGroup& group : round.groups) {
+    if (names.size() == kMostNamed) break;
+    const int32_t first = group.first_rank, end = first + group.size - 1;
+    names.push_back(group.size == 1 ? fmt::format("{}", first)
+                                    : fmt::format("{} to {}", first, end));
+  }
+  std::string text =
+      fmt::format("round {} of {}, groups of ranks: {}", &round - layout.rounds.data() + 1,
+                  layout.rounds.size(), fmt::join(names, ", "));
+  if (round.groups.size() > names.size())
+    text += fmt::format(" and {} more", round.groups.size() - names.size());
+  return text;
+}
+
+std::string describe_group(const Layout& layout, const CpRound& round, const CpGroup& group) {
+  constexpr size_t kMostNamed = 8;
+  const auto named = static_cast<std::ptrdiff_t>(std::min(kMostNamed, group.sequences.size()));
+  std::string text = fmt::format(
+      "round {} of {}: {} {} {}", &round - layout.rounds.data() + 1, layout.rounds.size(),
+      group.size == 1 ? fmt::format("rank {} has", group.first_rank)
+                      : fmt::format("ranks {} to {} share", group.first_rank,
+                                    group.first_rank + group.size - 1),
+      group.sequences.size() == 1 ? "sequence" : "sequences",
+      fmt::join(group.sequences.begin(), group.sequences.begin() + named, ", "));
+  if (group.sequences.size() > kMostNamed)
+    text += fmt::format(" and {} more", group.sequences.size() - kMostNamed);
+  return text;
+}
+
+std::string with_round(const std::string& title, const PlanIndex& index, Moment moment) {
+  const CpRound* const round = round_at(index, moment);
+  const std::vector<CpRound>& rounds = index.plan().layout.rounds;
+  if (round == nullptr) return title;
+  return fmt::format("{}, round {} of {}", title, round - rounds.data() + 1, rounds.size());
 }
 
 std::string name_target(const Target& target, const PlanIndex* plan) {

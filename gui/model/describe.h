@@ -40,6 +40,15 @@ std::string share_text(int64_t part, int64_t whole);
 /// The round of cp_sizes to which a step belongs by what it computes; -1 if there is none.
 int32_t round_of_step(const PlanIndex& index, const StepRef& step);
 
+/// The round of cp_sizes whose step the moment is; null without rounds.
+const CpRound* round_at(const PlanIndex& index, Moment moment);
+/// "round 2 of 2, groups of ranks: 0 to 1, 2 to 3, 4, 5"; at most 12 groups are named.
+std::string name_round(const Layout& layout, const CpRound& round);
+/// "round 2 of 2: ranks 0 to 3 share sequences 1, 4"; at most 8 sequences are named.
+std::string describe_group(const Layout& layout, const CpRound& round, const CpGroup& group);
+/// "Mask: ..., round 2 of 2" at a moment of a plan with rounds; else the title as it is.
+std::string with_round(const std::string& title, const PlanIndex& index, Moment moment);
+
 /// The ranks, stage and step of an item.
 struct ItemFacts {
   int32_t rank = 0;         // the rank that works; transfers: the sender

@@ -159,6 +159,7 @@ PlaceMap make_place_map(const PlanIndex& index, Side side) {
     map.heads = layout.q_heads;
   else if (layout.kind == LayoutKind::striped)
     map.stripe = index.plan().scenario.parallel.stripe;
+  map.rounds = rows_of_rounds(layout, side);
   add_slots(layout.slots, map);
   add_packed(index, map);
   add_local(index, map);

@@ -48,6 +48,7 @@ struct PlaceMap {
   std::vector<int64_t> valid_before;   // [sequences + 1] valid tokens in earlier slots
   int64_t stripe = 0;                  // tokens of one stripe; 0 if the layout has no stripes
   IdVector<RankId, HeadRange> heads;   // of each rank, where all have all rows; else none
+  std::vector<IdVector<RankId, TokenRun>> rounds;  // [round][rank] cp_sizes: its local rows
 
   std::span<const LocalPart> local_of(int32_t rank) const {
     const auto r = static_cast<size_t>(rank);

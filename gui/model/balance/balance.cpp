@@ -1,5 +1,7 @@
 #include "gui/model/balance/balance.h"
 
+#include "sim/plan/round_steps.h"
+
 #include <algorithm>
 #include <numeric>
 
@@ -11,10 +13,12 @@ void add_steps(const PlanIndex& plan, Direction direction, Balance& balance) {
   const Pass& pass = plan.pass(direction);
   std::vector<int64_t> of_rank(static_cast<size_t>(plan.num_ranks()), 0);
   std::vector<int32_t> touched;
+  const std::vector<int32_t> rounds = rounds_of_steps(plan.plan(), direction);
   for (size_t s = 0; s < plan.steps().size(); ++s) {
     const StepRef& step = plan.steps()[s];
     if (step.direction != direction) continue;
     BusiestRank busiest{static_cast<int32_t>(s), -1, 0, 0};
+    if (!rounds.empty()) busiest.round = rounds[static_cast<size_t>(step.step)];
     for (int32_t stage = step.first_stage; stage < step.end_stage; ++stage) {
       const StageRef& ref = plan.stages()[static_cast<size_t>(stage)];
       if (ref.kind != StageKind::compute) continue;

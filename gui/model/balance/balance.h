@@ -14,6 +14,7 @@ struct BusiestRank {
   int32_t rank = -1;      // -1: no rank computes
   int64_t pairs = 0;      // pairs of that rank
   int64_t all_pairs = 0;  // pairs of all ranks
+  int32_t round = -1;     // of cp_sizes; -1 without rounds
 };
 
 /// The figures of the balance view, counted once per plan. Pairs are (query, key, query head)

@@ -41,7 +41,18 @@ double over_mean(const ByDirection<std::vector<int64_t>>& of_rank) {
   return sum > 0 ? most / (sum / static_cast<double>(of_rank.forward.size())) : 1.0;
 }
 
+/// The groups of the round at the moment.
+std::vector<std::pair<int64_t, int64_t>> groups_now(const ViewInput& input) {
+  std::vector<std::pair<int64_t, int64_t>> groups;
+  const CpRound* const round = round_at(*input.plan, input.moment);
+  if (round == nullptr) return groups;
+  for (const CpGroup& group : round->groups)
+    groups.emplace_back(group.first_rank, group.first_rank + group.size);
+  return groups;
+}
+
 void add_charts(const ViewInput& input, const Balance& balance, const Box& box, View& view) {
+  const std::vector<std::pair<int64_t, int64_t>> groups = groups_now(input);
   const bool is_wide = box.width() >= 480;
   // Two charts too low for bars would show less than one chart with bars.
   const bool has_both = is_wide || box.height() >= 2 * kLeastChart || box.height() < kLeastChart;
@@ -58,25 +69,28 @@ void add_charts(const ViewInput& input, const Balance& balance, const Box& box, 
                            12, Face::strong, at.width());
   };
   if (has_both)
-    add_rank_chart(input,
-                   {choose(right, "Sent bytes: most", "Bytes", over_mean(balance.bytes)),
-                    "No rank sends anything.", balance.bytes.forward, balance.bytes.backward,
-                    Role::transfer, Hatch::diagonal, "mean",
-                    [](double bytes) { return print_bytes(bytes); }, true, "bytes", "bytes"},
-                   right, view);
+    add_rank_chart(
+        input,
+        {choose(right, "Sent bytes: most", "Bytes", over_mean(balance.bytes)),
+         "No rank sends anything.", balance.bytes.forward, balance.bytes.backward, Role::transfer,
+         Hatch::diagonal, "mean", [](double bytes) { return print_bytes(bytes); }, true, "bytes",
+         "bytes", groups},
+        right, view);
   view.grids.clear();
-  add_rank_chart(input,
-                 {choose(left, "Computed pairs: busiest", "Pairs", over_mean(balance.pairs)),
-                  "No pair is visible.", balance.pairs.forward, balance.pairs.backward,
-                  Role::compute, Hatch::none, "ideal", print_quantity, false, "rank", "pairs"},
-                 left, view);
+  add_rank_chart(
+      input,
+      {choose(left, "Computed pairs: busiest", "Pairs", over_mean(balance.pairs)),
+       "No pair is visible.", balance.pairs.forward, balance.pairs.backward, Role::compute,
+       Hatch::none, "ideal", print_quantity, false, "rank", "pairs", groups},
+      left, view);
 }
 
 /// Consecutive steps of one pass that are drawn as one part of the critical path.
 struct Segment {
   float x0 = 0, x1 = 0;
-  BusiestRank step;         // the busiest of these steps
-  double idle_share = 0.0;  // largest share of idle time in one of these steps
+  BusiestRank step;          // the busiest of these steps
+  double idle_share = 0.0;   // largest share of idle time in one of these steps
+  int32_t begun_round = -1;  // of cp_sizes, that begins with the first of these steps; -1: none
 };
 
 /// The steps next to each other, each as long as its busiest rank; steps below a pixel are merged.
@@ -85,10 +99,13 @@ std::vector<Segment> cut_path(const ViewInput& input, const Balance& balance, Di
   std::vector<Segment> segments;
   const auto ranks = static_cast<double>(input.plan->num_ranks());
   double pairs = 0;
+  int32_t round = -1;
   for (const BusiestRank& step : balance.steps) {
     if (input.plan->steps()[static_cast<size_t>(step.step)].direction != direction ||
         step.pairs == 0)
       continue;
+    const int32_t begun = step.round != round ? step.round : -1;
+    round = step.round;
     const double idle =
         1 - static_cast<double>(step.all_pairs) / ranks / static_cast<double>(step.pairs);
     const float begin = x0 + static_cast<float>(pairs * pixels_per_pair);
@@ -102,7 +119,7 @@ std::vector<Segment> cut_path(const ViewInput& input, const Balance& balance, Di
       continue;
     }
     if (static_cast<int64_t>(segments.size()) < kMostSegments)
-      segments.push_back({begin, end, step, idle});
+      segments.push_back({begin, end, step, idle, begun});
   }
   return segments;
 }
@@ -115,7 +132,13 @@ void add_segment(const ViewInput& input, const Segment& segment, const Box& row,
   view.drawing.add(FilledBox{{box.x0, box.y1 - busy, box.x1, box.y1}, color});
   const bool is_wide = box.width() >= 4;
   if (is_wide) view.drawing.add(OutlinedBox{box, theme.of(Role::text).with_alpha(150), 1});
-  const std::string text = fmt::format("r{}", segment.step.rank);
+  if (segment.begun_round > 0)
+    view.drawing.add(Line{{box.x0, box.y0 - 4}, {box.x0, box.y1 + 4}, theme.of(Role::transfer), 2});
+  std::string text = fmt::format("r{}", segment.step.rank);
+  if (segment.begun_round >= 0)
+    text = first_that_fits(input.text_width,
+                           {fmt::format("round {}: {}", segment.begun_round + 1, text), text},
+                           kSmallText, Face::mono, box.width() - 6);
   if (input.text_width(text, kSmallText, Face::mono) + 6 < box.width()) {
     const bool is_on_color = busy > box.height() / 2 + 5;
     view.drawing.add(Label{{box.x0 + 5, box.center().y},
@@ -132,8 +155,11 @@ void add_segment(const ViewInput& input, const Segment& segment, const Box& row,
                                  light == Light::selected ? 2.0F : 1.0F});
   view.hits.push_back(
       {box, StepTarget{segment.step.step}, fmt::format("step/{}", segment.step.step),
-       fmt::format("{}: rank {} is busiest with {} pairs; all ranks together wait {} of the step",
+       fmt::format("{}{}: rank {} is busiest with {} pairs; all ranks together wait {} of the step",
                    capitalise(name_target(StepTarget{segment.step.step}, input.plan)),
+                   segment.step.round < 0 ? ""
+                                          : fmt::format(", round {} of {}", segment.step.round + 1,
+                                                        input.plan->plan().layout.rounds.size()),
                    segment.step.rank, print_count(segment.step.pairs),
                    print_share(segment.idle_share))});
 }
@@ -323,10 +349,11 @@ View draw_balance(const ViewInput& input) {
   if (has_path) add_path(input, *balance, {x0, paths, x1, meters}, view);
   if (has_meters) add_meters(input, *balance, {x0, meters, x1, input.size.height}, view);
   const double mean = balance->mean_pairs(Direction::forward);
-  view.title =
+  view.title = with_round(
       fmt::format("Balance: busiest rank {:.4f} x the mean, critical path {:.4f} x the ideal",
                   over_mean(balance->pairs),
-                  mean > 0 ? static_cast<double>(balance->critical.forward) / mean : 1.0);
+                  mean > 0 ? static_cast<double>(balance->critical.forward) / mean : 1.0),
+      *input.plan, input.moment);
   return view;
 }
 

@@ -82,6 +82,7 @@ class RankBars {
     add_mean();
     view_.drawing.add(
         Line{{plot_.x0, plot_.y1}, {plot_.x1, plot_.y1}, input_.theme->of(Role::grid), 1});
+    add_groups();
     add_ranks();
     view_.grids.push_back({plot_, ranks_.lo(), ranks_.hi(), value_at(plot_.y0), 0});
     view_.scale = print_scale(ranks_.units_per_pixel(), "rank");
@@ -173,6 +174,20 @@ class RankBars {
                             Face::strong, chart_.mean_name});
   }
 
+  /// Adds a line under the bars of each group, with a gap to the next one.
+  void add_groups() {
+    const Color color = input_.theme->of(Role::transfer);
+    view_.drawing.add(PushClip{{plot_.x0, plot_.y1, plot_.x1, plot_.y1 + 4}});
+    for (const auto& [first, end] : chart_.groups) {
+      const float x0 = ranks_.pixel_of(static_cast<double>(first)),
+                  x1 = ranks_.pixel_of(static_cast<double>(end));
+      if (x1 <= plot_.x0 || x0 >= plot_.x1 || x1 - x0 < 3) continue;
+      const float gap = std::min(3.0F, (x1 - x0) * 0.15F);
+      view_.drawing.add(FilledBox{{x0 + gap, plot_.y1 + 1, x1 - gap, plot_.y1 + 4}, color});
+    }
+    view_.drawing.add(PopClip{});
+  }
+
   /// Adds numbers under the middle of their bars.
   void add_ranks() {
     const Theme& theme = *input_.theme;
@@ -185,7 +200,7 @@ class RankBars {
     for (int64_t rank = (lo + step - 1) / step * step; rank < total; rank += step) {
       const float x = ranks_.pixel_of(static_cast<double>(rank) + 0.5);
       if (x > plot_.x1) break;
-      view_.drawing.add(Label{{x, plot_.y1 + 3},
+      view_.drawing.add(Label{{x, plot_.y1 + (chart_.groups.empty() ? 3 : 6)},
                               Anchor::center_top,
                               theme.of(Role::faint_text),
                               kSmallText,
@@ -205,7 +220,9 @@ class RankBars {
     if (has_backward)
       x = add_swatch(x, theme.of(chart_.role).with_alpha(150), Hatch::dots, "backward");
     if (is_folded_)
-      add_swatch(x, theme.of(chart_.role).with_alpha(70), Hatch::none, "least to most");
+      x = add_swatch(x, theme.of(chart_.role).with_alpha(70), Hatch::none, "least to most");
+    if (!chart_.groups.empty())
+      add_swatch(x, theme.of(Role::transfer), Hatch::none, "line: ranks that work together now");
   }
 
   float add_swatch(float x, Color color, Hatch hatch, const std::string& text) {

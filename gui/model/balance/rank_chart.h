@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cpscope::gui {
@@ -23,6 +24,8 @@ struct RankChart {
   bool is_binary = false;  // ticks at powers of 1024
   std::string hit;         // prefix of hit names: "rank" gives "rank/3"
   std::string unit;        // unit in tooltips: "pairs"
+  std::vector<std::pair<int64_t, int64_t>> groups =
+      {};  // ranks [first, end) that work together now
 };
 
 /// Draws the chart with the camera's x as ranks. Ranks with bars narrower than 2 pixels are merged:

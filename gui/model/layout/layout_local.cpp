@@ -1,3 +1,4 @@
+#include "gui/model/describe.h"
 #include "gui/model/layout/layout_scene.h"
 #include "gui/model/light.h"
 
@@ -209,6 +210,59 @@ void add_figures_title(LayoutScene& scene, float y) {
                             "valid + padding"});
 }
 
+/// Adds a line where a round of cp_sizes begins in a rank's rows, and a box around those of the
+/// present one.
+void add_rounds_of_rank(LayoutScene& scene, const LocalFrame& frame, int32_t rank,
+                        const CpRound* now, const Box& lane) {
+  const std::vector<IdVector<RankId, TokenRun>>& rounds = scene.map.rounds;
+  if (rounds.empty()) return;
+  const Axis axis = row_axis(scene, frame, rank);
+  const Theme& theme = scene.theme();
+  const RankId id{rank};
+  if (static_cast<double>(scene.map.most_rows) * axis.pixels_per_unit() >
+      kLeastPixels * 4 * static_cast<double>(rounds.size())) {
+    for (size_t k = 1; k < rounds.size(); ++k) {
+      const TokenRun& rows = rounds[k][id];
+      if (rows.begin == rows.end || rows.begin == 0) continue;
+      const Box cut = cut_box(axis, static_cast<double>(rows.begin),
+                              static_cast<double>(rows.begin) + 1, lane.y0, lane.y1);
+      if (cut.x0 >= cut.x1) continue;
+      scene.drawing().add(
+          Line{{cut.x0, lane.y0 - 2}, {cut.x0, lane.y1 + 2}, theme.of(Role::text), 2});
+    }
+  }
+  if (now == nullptr) return;
+  const auto k = static_cast<size_t>(now - scene.input.plan->plan().layout.rounds.data());
+  const TokenRun& rows = rounds[k][id];
+  const Box box = cut_box(axis, static_cast<double>(rows.begin), static_cast<double>(rows.end),
+                          lane.y0 - 1, lane.y1 + 1);
+  if (rows.begin < rows.end && box.x0 < box.x1)
+    scene.drawing().add(OutlinedBox{box, theme.of(Role::transfer), 2});
+}
+
+/// Adds brackets that join the ranks of each group of the present round.
+void add_groups(LayoutScene& scene, const LocalFrame& frame, const CpRound* round) {
+  const PlanIndex& index = *scene.input.plan;
+  if (round == nullptr) return;
+  const float x = scene.packed.begin() - 3;
+  const Color color = scene.theme().of(Role::transfer);
+  for (const CpGroup& group : round->groups) {
+    const Box first = row_box(frame, group.first_rank),
+              last = row_box(frame, group.first_rank + group.size - 1);
+    const float y0 = std::max(first.y0, frame.all.y0), y1 = std::min(last.y1, frame.all.y1);
+    if (y1 - y0 < 2) continue;
+    scene.drawing().add(Line{{x, y0}, {x, y1}, color, 2});
+    if (y1 - y0 >= 8) {
+      scene.drawing().add(Line{{x, y0 + 1}, {x + 4, y0 + 1}, color, 2});
+      scene.drawing().add(Line{{x, y1 - 1}, {x + 4, y1 - 1}, color, 2});
+    }
+    scene.view.hits.push_back({{x - 4, y0, x + 4, y1},
+                               RankTarget{group.first_rank},
+                               fmt::format("group/{}/{}", scene.side_name(), group.first_rank),
+                               describe_group(index.plan().layout, *round, group)});
+  }
+}
+
 /// Adds ribbons from the teeth of a comb symbol: every tooth represents its share of the rows.
 void add_symbol_ribbons(LayoutScene& scene, const Axis& axis, const LocalPart& part, float top,
                         float bottom, Color color, std::vector<Ribbon>& ribbons) {
@@ -298,6 +352,7 @@ void add_ribbons(LayoutScene& scene, const LocalFrame& frame, float top) {
 
 void add_staircase(LayoutScene& scene, const LocalFrame& frame) {
   const Theme& theme = scene.theme();
+  const CpRound* const now = round_at(*scene.input.plan, scene.input.moment);
   for (int32_t rank = 0; rank < scene.map.num_ranks; ++rank) {
     const Box lane = row_box(frame, rank);
     if (lane.y1 <= frame.all.y0 || lane.y0 >= frame.all.y1) continue;
@@ -313,9 +368,11 @@ void add_staircase(LayoutScene& scene, const LocalFrame& frame) {
       add_row_figures(scene, y, rank);
     }
     add_local_row(scene, frame, rank, lane.y0, lane.y1, kLeastPixels, "local");
+    add_rounds_of_rank(scene, frame, rank, now, lane);
     add_light(scene.drawing(), theme, {axis.begin() - 2, lane.y0 - 1, axis.end() + 2, lane.y1 + 1},
               light_of_rank(scene.input, rank));
   }
+  add_groups(scene, frame, now);
 }
 
 /// Colours along one rank's rows, by their position in the packed order. `rows` ascend.
@@ -373,6 +430,7 @@ void add_heat_rows(LayoutScene& scene, const LocalFrame& frame) {
 
 /// Adds all ranks below the focus rank's row: titles where they fit, hits for at most 400 groups.
 void add_overview(LayoutScene& scene, const LocalFrame& frame) {
+  const CpRound* const now = round_at(*scene.input.plan, scene.input.moment);
   const PlaceMap& map = scene.map;
   const Theme& theme = scene.theme();
   const auto first = static_cast<int32_t>(std::clamp(frame.ranks.lo(), 0.0, map.num_ranks - 1.0));
@@ -396,6 +454,7 @@ void add_overview(LayoutScene& scene, const LocalFrame& frame) {
     if (!is_heat) {
       add_rank_hit(scene, lane, rank);
       add_local_row(scene, frame, rank, lane.y0, lane.y1, least, "local");
+      add_rounds_of_rank(scene, frame, rank, now, lane);
     } else if (rank % std::max<int32_t>(1, (end - first) / 400) == 0) {
       add_rank_hit(scene, lane, rank);
     }
@@ -411,6 +470,7 @@ void add_overview(LayoutScene& scene, const LocalFrame& frame) {
       add_light(scene.drawing(), theme,
                 {frame.all.x0 - 1, lane.y0 - slack, frame.all.x1 + 1, lane.y1 + slack}, light);
   }
+  add_groups(scene, frame, now);
   scene.drawing().add(PopClip{});
 }
 

@@ -1,5 +1,6 @@
 #include "gui/model/layout/layout_view.h"
 
+#include "gui/model/describe.h"
 #include "gui/model/layout/layout_scene.h"
 #include "gui/model/legend.h"
 
@@ -110,6 +111,15 @@ void add_layout_legend(const ViewInput& input, const PlaceMap& map, const Box& b
                     "padding: a slot without a token");
   add_sampled_entry(input, drawing, x, box, {{{}, theme.of(Role::accent).with_alpha(150)}},
                     fmt::format("where tokens of rank {} go", input.focus_rank));
+  if (const CpRound* round = round_at(*input.plan, input.moment); round != nullptr) {
+    const Layout& layout = input.plan->plan().layout;
+    add_legend_entry(drawing, input, box, x,
+                     fmt::format("round {} of {}: ranks that work together",
+                                 round - layout.rounds.data() + 1, layout.rounds.size()),
+                     14, [&](const Box& swatch) {
+                       drawing.add(OutlinedBox{swatch, theme.of(Role::transfer), 2});
+                     });
+  }
   if (map.num_ranks > 12) {
     std::vector<FilledBox> places;
     for (const double share : {0.0, 0.25, 0.5, 0.75, 1.0})
@@ -129,6 +139,7 @@ View draw_layout(const ViewInput& input) {
                       "No plan is open. Open a scenario to see who owns its tokens");
     return view;
   }
+  view.title = with_round(view.title, *input.plan, input.moment);
   const float width = input.size.width, height = input.size.height;
   if (!(width >= 160) || !(height >= 110)) {
     add_sentence_line(view.drawing, input, middle, "Enlarge this view to see the layout");

@@ -1,6 +1,7 @@
 #include "gui/model/mask/mask_view.h"
 
 #include "gui/model/axis.h"
+#include "gui/model/describe.h"
 #include "gui/model/legend.h"
 #include "gui/model/mask/mask_frame.h"
 #include "gui/model/mask/mask_marks.h"
@@ -132,6 +133,7 @@ View draw_mask(const ViewInput& input) {
   View view;
   view.title = "Mask: which (query, key) pairs are computed, and by which rank";
   const PlanIndex& index = *input.plan;
+  view.title = with_round(view.title, index, input.moment);
   const int64_t q_tokens = index.tokens(Side::q), k_tokens = index.tokens(Side::kv);
   const Box all{0, 0, input.size.width, input.size.height};
   if (q_tokens == 0 || k_tokens == 0) {

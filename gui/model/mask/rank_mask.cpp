@@ -1,5 +1,6 @@
 #include "gui/model/mask/rank_mask.h"
 
+#include "gui/model/describe.h"
 #include "gui/model/token_parts.h"
 
 #include <algorithm>
@@ -416,7 +417,8 @@ void add_rank_mask(const ViewInput& input, const MaskFrame& frame, const Axis& q
   else
     add_legend_flow(view.drawing, input, frame.text, entries);
   view.scaled.push_back(frame.square);
-  view.title = "Mask in rank order: which pairs of ranks are computed, and when";
+  view.title = with_round("Mask in rank order: which pairs of ranks are computed, and when",
+                          *input.plan, input.moment);
   view.scale = print_scale(k.units_per_pixel(), "token");
 }
 

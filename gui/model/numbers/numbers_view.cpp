@@ -305,7 +305,8 @@ View draw_numbers(const ViewInput& input) {
   add_tiles(input, *run, {kNumbersMargin, y, right, y + kTile}, view);
   y += kTile + 6;
   if (input.is_by_step) {
-    view.title = "Numbers: results of this step compared with the exact ones";
+    view.title = with_round("Numbers: results of this step compared with the exact ones",
+                            *input.plan, input.moment);
     add_step_errors(input, y, view);
     return view;
   }

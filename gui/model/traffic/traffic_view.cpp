@@ -97,30 +97,6 @@ std::string name_moment(const PlanIndex& index, Moment moment) {
   return fmt::format("this {} stage", to_name(index.stages()[first].kind));
 }
 
-/// "round 2 of 2, groups of ranks: 0 to 1, 2 to 3, 4, 5"; empty without rounds of cp_sizes.
-std::string name_groups(const PlanIndex& index, Moment moment) {
-  constexpr size_t kMostNamed = 12;
-  const std::vector<CpRound>& rounds = index.plan().layout.rounds;
-  if (rounds.empty() || index.stages().empty()) return "";
-  const auto last = static_cast<int32_t>(index.stages().size()) - 1;
-  const int32_t step = index.step_of_stage(std::clamp(moment.first_stage, 0, last));
-  const int32_t round = round_of_step(index, index.steps()[static_cast<size_t>(step)]);
-  if (round < 0) return "";
-  const std::vector<CpGroup>& groups = rounds[static_cast<size_t>(round)].groups;
-  std::vector<std::string> names;
-  for (const CpGroup& group : groups) {
-    if (names.size() == kMostNamed) break;
-    const int32_t first = group.first_rank, end = first + group.size - 1;
-    names.push_back(group.size == 1 ? fmt::format("{}", first)
-                                    : fmt::format("{} to {}", first, end));
-  }
-  std::string text = fmt::format("round {} of {}, groups of ranks: {}", round + 1, rounds.size(),
-                                 fmt::join(names, ", "));
-  if (groups.size() > names.size())
-    text += fmt::format(" and {} more", groups.size() - names.size());
-  return text;
-}
-
 std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string& same) {
   const ViewInput& input = scene.input;
   const PlanIndex& index = *input.plan;
@@ -135,8 +111,8 @@ std::vector<LegendEntry> make_lines(const TrafficScene& scene, const std::string
       fmt::format("{}: {}, so far {} of {}", name_moment(index, moment),
                   now == 0 ? "no bytes" : print_bytes(now), print_bytes(so_far), print_bytes(all));
   lines.push_back(text_line(std::move(sums), true));
-  if (std::string groups = name_groups(index, moment); !groups.empty())
-    lines.push_back(text_line(std::move(groups)));
+  if (const CpRound* round = round_at(index, moment); round != nullptr)
+    lines.push_back(text_line(name_round(index.plan().layout, *round)));
   const PayloadBytes payloads = scene.matrix.payloads(scene.first_stage, scene.end_stage);
   const std::string names = describe_payloads(payloads);
   if (!names.empty())

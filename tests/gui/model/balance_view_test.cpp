@@ -11,6 +11,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -167,6 +168,37 @@ TEST(BalanceView, StaysSmallAndFiniteForEveryCamera) {
     input.memo = round % 2 == 0 ? &memo : nullptr;
     expect_paintable(draw_balance(input));
   }
+}
+
+TEST(BalanceView, ShowsWhereRoundsBeginAndWhichRanksWorkTogetherNow) {
+  const SharedPlan plan = plan_shipped("hybrid_sizes");
+  ViewInput input = probe_input(*plan, kNoProjection, {1200, 620});
+  const Color color = input.theme->of(Role::transfer);
+  // Lines under the bars of both charts, and of the rounds that begin in both passes.
+  const auto count = [&](const View& view) {
+    std::pair<size_t, size_t> found;
+    for (const Mark& mark : view.drawing.marks) {
+      const auto* box = std::get_if<FilledBox>(&mark);
+      const auto* line = std::get_if<Line>(&mark);
+      found.first += box != nullptr && box->color == color && box->box.height() == 3;
+      found.second += line != nullptr && line->color == color;
+    }
+    return found;
+  };
+  input.moment = plan->moment_of_step(0);
+  EXPECT_EQ(count(draw_balance(input)), std::pair(size_t{2 * 1}, size_t{2}));
+  input.moment = plan->moment_of_step(8);
+  const View view = draw_balance(input);
+  EXPECT_EQ(count(view), std::pair(size_t{2 * 6}, size_t{2}));
+  EXPECT_NE(view.title.find(", round 2 of 2"), std::string::npos) << view.title;
+  EXPECT_TRUE(has_text(view, "round 2: r4"));
+  const HitRegion* step = find_hit(view, "step/8");
+  ASSERT_NE(step, nullptr);
+  EXPECT_NE(step->tooltip.find("round 2 of 2"), std::string::npos) << step->tooltip;
+  const SharedPlan whole = plan_shipped("zigzag");
+  const View without = draw_balance(probe_input(*whole, kNoProjection, {1200, 620}));
+  EXPECT_EQ(count(without), std::pair(size_t{0}, size_t{0}));
+  EXPECT_EQ(without.title.find("round"), std::string::npos);
 }
 
 TEST(BalanceView, KeepsItsBarsInALowPanel) {

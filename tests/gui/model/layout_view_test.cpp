@@ -411,6 +411,36 @@ TEST(LayoutView, OutlinesWhatIsSelectedAndHovered) {
   EXPECT_GE(outlines(gui::Role::hovered, 1), 2U);
 }
 
+TEST(LayoutView, OutlinesTheRowsAndJoinsTheRanksOfTheRound) {
+  const auto index = plan_file(CPSCOPE_SOURCE_DIR "/scenarios/hybrid_sizes.toml");
+  ASSERT_TRUE(index.has_value());
+  Asked asked(*index, {960, 700});
+  const std::vector<CpRound>& rounds = index->plan().layout.rounds;
+  ASSERT_EQ(rounds.size(), 2U);
+  for (const auto& [step, round] : {std::pair(0, size_t{0}), std::pair(8, size_t{1})}) {
+    asked.input.moment = index->moment_of_step(step);
+    const View view = draw_layout(asked.input);
+    EXPECT_NE(view.title.find(fmt::format(", round {} of 2", round + 1)), std::string::npos)
+        << view.title;
+    size_t brackets = 0;
+    for (const gui::HitRegion& hit : view.hits) brackets += hit.name.starts_with("group/q/");
+    EXPECT_EQ(brackets, rounds[round].groups.size());
+    // Every rank works in both rounds; the rows that it computes now begin where those before end.
+    size_t outlined = 0;
+    for (const gui::Mark& mark : view.drawing.marks) {
+      const auto* box = std::get_if<gui::OutlinedBox>(&mark);
+      outlined += box != nullptr && box->color == asked.input.theme->of(gui::Role::transfer);
+    }
+    EXPECT_EQ(outlined, 8 + 1U) << "and in the legend";
+  }
+  asked.input.moment = index->moment_of_step(8);
+  const View view = draw_layout(asked.input);
+  const auto group = std::find_if(view.hits.begin(), view.hits.end(),
+                                  [](const auto& hit) { return hit.name == "group/q/2"; });
+  ASSERT_NE(group, view.hits.end());
+  EXPECT_EQ(group->tooltip, "round 2 of 2: ranks 2 to 3 share sequence 8");
+}
+
 TEST(LayoutView, SaysWhatToDoWithoutAPlan) {
   const auto index = plan_file(CPSCOPE_SOURCE_DIR "/scenarios/zigzag.toml");
   ASSERT_TRUE(index.has_value());
