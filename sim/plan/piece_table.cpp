@@ -210,6 +210,41 @@ PieceTable make_pieces(std::span<const TokenRun> runs, const BatchSlots& slots, 
   return table;
 }
 
+std::vector<SequenceCorner> find_corners(const PieceTable& table) {
+  std::vector<SequenceCorner> corners;
+  corners.reserve(table.sequences.size());
+  for (size_t i = 0; i < table.sequences.size(); ++i) {
+    const std::span<const Piece> pieces = table.group(i);
+    SequenceCorner corner{table.sequences[i], pieces.front().position, pieces.front().position};
+    for (const Piece& piece : pieces) {
+      corner.first_position = std::min(corner.first_position, piece.position);
+      corner.last_position = std::max(corner.last_position, piece.position_of(piece.count - 1));
+    }
+    corners.push_back(corner);
+  }
+  return corners;
+}
+
+int64_t count_least_bands(std::span<const SequenceCorner> q, std::span<const SequenceCorner> kv,
+                          const MaskBands& mask) {
+  int64_t count = 0;
+  auto key = kv.begin();
+  for (const SequenceCorner& query : q) {
+    while (key != kv.end() && key->sequence < query.sequence) ++key;
+    if (key == kv.end()) break;
+    if (key->sequence != query.sequence) continue;
+    for (const Band& band :
+         mask.near_rows(query.sequence, query.last_position, query.last_position + 1)) {
+      if (query.last_position < band.q0 || query.last_position >= band.q1) continue;
+      const ColumnRange columns = columns_of_row(band, query.last_position);
+      if (columns.begin > key->first_position || key->first_position >= columns.end) continue;
+      ++count;
+      break;
+    }
+  }
+  return count;
+}
+
 int64_t intersect(const PieceTable& q, const PieceTable& kv, const MaskBands& mask,
                   std::vector<BandSlice>& bands) {
   // Bands of different mask slices are kept apart, so that each can be traced to its slice.

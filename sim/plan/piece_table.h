@@ -37,6 +37,20 @@ struct PieceTable {
 
 PieceTable make_pieces(std::span<const TokenRun> runs, const BatchSlots& slots, Side side);
 
+/// The last query and the first key of a sequence in a buffer, as positions.
+struct SequenceCorner {
+  int64_t sequence = 0;
+  int64_t last_position = 0, first_position = 0;
+};
+
+/// One for each sequence of the table, ascending.
+std::vector<SequenceCorner> find_corners(const PieceTable& table);
+
+/// A lower bound of the number of bands that `intersect` appends, without making them: sequences
+/// whose last query here sees their first key here. Bands are joined only within a sequence.
+int64_t count_least_bands(std::span<const SequenceCorner> q, std::span<const SequenceCorner> kv,
+                          const MaskBands& mask);
+
 /// Appends the bands over (row of the q buffer, row of the KV buffer) whose cells are exactly the
 /// visible pairs of the two buffers. Adjacent full bands are joined. Returns the number of visible
 /// pairs added (one head). Two pieces of different stride are intersected row by row of the shorter

@@ -118,10 +118,42 @@ void PlanBuilder::add_finish(RankId rank, BufferId buffer) {
   open_pass_->finishes.push_back({step(), rank, buffer});
 }
 
+namespace {
+
+/// True if the jobs make more slices than a plan may have, found without making them. Only work
+/// that could be so much is looked at: documents cut for hundreds of ranks would otherwise fill
+/// gigabytes before they are refused.
+bool makes_too_many_slices(const MaskBands& mask, const std::vector<PieceTable>& q_tables,
+                           const std::vector<PieceTable>& kv_tables,
+                           const std::vector<SliceJob>& jobs) {
+  int64_t most = 0;
+  for (const SliceJob& job : jobs)
+    most += static_cast<int64_t>(
+        std::min(q_tables[job.q_table].sequences.size(), kv_tables[job.kv_table].sequences.size()));
+  if (most <= kMaxPlanSlices) return false;
+  std::vector<std::vector<SequenceCorner>> q, kv;
+  for (const PieceTable& table : q_tables) q.push_back(find_corners(table));
+  for (const PieceTable& table : kv_tables) kv.push_back(find_corners(table));
+  std::atomic<int64_t> least{0};
+  constexpr int64_t kJobsAtOnce = 256;
+  const int64_t count = std::ssize(jobs);
+  for_each_index((count + kJobsAtOnce - 1) / kJobsAtOnce, [&](int64_t block) {
+    if (least.load(std::memory_order_relaxed) > kMaxPlanSlices) return;
+    int64_t sum = 0;
+    for (int64_t j = block * kJobsAtOnce; j < std::min(count, (block + 1) * kJobsAtOnce); ++j)
+      sum += count_least_bands(q[jobs[j].q_table], kv[jobs[j].kv_table], mask);
+    least.fetch_add(sum, std::memory_order_relaxed);
+  });
+  return least.load() > kMaxPlanSlices;
+}
+
+}  // namespace
+
 std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
                                                      const std::vector<PieceTable>& q_tables,
                                                      const std::vector<PieceTable>& kv_tables,
                                                      const std::vector<SliceJob>& jobs) {
+  if (makes_too_many_slices(builder.mask(), q_tables, kv_tables, jobs)) return std::nullopt;
   const int64_t count = static_cast<int64_t>(jobs.size());
   const int64_t per_block = std::max<int64_t>(1, count / (int64_t{8} * default_thread_count()) + 1);
   const int64_t blocks = (count + per_block - 1) / per_block;

@@ -212,6 +212,7 @@ std::vector<TokenRun> draw_buffer(std::mt19937& random, int64_t tokens) {
 
 TEST(Intersection, HoldsEachVisiblePairOfTwoBuffersOnceWhateverTheirStrides) {
   std::mt19937 random(22);
+  int64_t all_least = 0;
   for (const MaskCase& one : mask_cases()) {
     if (one.slots.tokens == 0 || one.slots.kv_tokens == 0) continue;
     DenseCount visible = count_visible_cells(one.scenario, one.slots);
@@ -223,6 +224,11 @@ TEST(Intersection, HoldsEachVisiblePairOfTwoBuffersOnceWhateverTheirStrides) {
       std::vector<BandSlice> bands;
       const int64_t pairs = intersect(make_pieces(q_runs, one.slots, Side::q),
                                       make_pieces(kv_runs, one.slots, Side::kv), mask, bands);
+      const int64_t least =
+          count_least_bands(find_corners(make_pieces(q_runs, one.slots, Side::q)),
+                            find_corners(make_pieces(kv_runs, one.slots, Side::kv)), mask);
+      EXPECT_LE(least, std::ssize(bands)) << one.where;
+      all_least += least;
       std::vector<int64_t> seen(q.size() * kv.size(), 0);
       int64_t sum = 0;
       for (const BandSlice& band : bands) {
@@ -242,6 +248,21 @@ TEST(Intersection, HoldsEachVisiblePairOfTwoBuffersOnceWhateverTheirStrides) {
       }
     }
   }
+  EXPECT_GT(all_least, 0);
+}
+
+// Two documents in stripes of four ranks, causal: a query of rank 1 sees a key of every rank, but a
+// first query of rank 1 none of rank 2.
+TEST(Intersection, HasAtLeastABandForEachSequenceWhoseLastQuerySeesTheFirstKey) {
+  const Scenario scenario = make_case({8, 4}, 4, LayoutKind::striped);
+  const Layout layout = layout_of(scenario);
+  const MaskBands mask = compile_mask(scenario.attention, layout.slots.sequences);
+  const auto corners = [&](int32_t rank, Side side) {
+    return find_corners(make_pieces(layout.runs(side)[RankId{rank}], layout.slots, side));
+  };
+  EXPECT_EQ(count_least_bands(corners(1, Side::q), corners(0, Side::kv), mask), 2);
+  EXPECT_EQ(count_least_bands(corners(1, Side::q), corners(2, Side::kv), mask), 1);
+  EXPECT_EQ(count_least_bands(corners(1, Side::q), {}, mask), 0);
 }
 
 TEST(Intersection, IsOneBandWhereEveryRowSeesEveryPieceOfTheOtherSide) {
