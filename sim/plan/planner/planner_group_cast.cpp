@@ -6,6 +6,8 @@
 #include <queue>
 #include <span>
 
+#include <fmt/format.h>
+
 namespace cpscope {
 namespace {
 
@@ -213,18 +215,13 @@ void find_remote_kv(PlanBuilder& builder, const KvOwners& owners, const PieceTab
   }
   for (const RankId source : owned.ids()) {
     if (landing[source].empty()) continue;
-    if (!owners.is_striped())
-      std::sort(landing[source].begin(), landing[source].end(),
-                [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::sort(landing[source].begin(), landing[source].end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
     std::vector<TokenRun> to_rows;
     for (const TokenRun& run : owned[source].tokens) {
       // An owner's runs match these parts: both were cut at the same places.
-      const auto at =
-          owners.is_striped()
-              ? std::find_if(landing[source].begin(), landing[source].end(),
-                             [&](const auto& l) { return l.first == run.begin; })
-              : std::partition_point(landing[source].begin(), landing[source].end(),
-                                     [&](const auto& l) { return l.first < run.begin; });
+      const auto at = std::partition_point(landing[source].begin(), landing[source].end(),
+                                           [&](const auto& l) { return l.first < run.begin; });
       append_run(to_rows, at->second);
     }
     rank.kv.push_back(
@@ -430,6 +427,10 @@ std::optional<Error> plan_group_cast(PlanBuilder& builder) {
     q_tables.push_back(
         make_pieces(builder.plan().list(rank.seat.q_tokens), builder.slots(), Side::q));
     find_remote_kv(builder, owners, q_tables.back(), rank);
+    if (std::ssize(builder.plan().runs) > kMaxRuns)
+      return make_refusal(
+          fmt::format("group_cast has too many token runs to send: more than {}", kMaxRuns),
+          "use a layout with longer runs, or fewer ranks", {"parallel.layout"});
   }
   const auto ranges = find_cast_slices(builder, cast, q_tables);
   if (!ranges) return too_many_slices();
