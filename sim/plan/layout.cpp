@@ -394,20 +394,42 @@ std::optional<Error> assign_tokens(const Scenario& scenario, Layout& layout) {
         assign_contiguous(0, slots.kv_tokens, ranks, layout.kv_runs);
       return std::nullopt;
     case LayoutKind::indices:
-      layout.q_runs = {};
       layout.kv_runs = {};
-      if (auto error =
-              take_imported_runs(parallel.imported.ranks, slots.tokens, "query", layout.q_runs))
-        return error;
+      // Ranks that own heads have all queries: then the order is one of keys.
+      if (!owns_heads(parallel)) {
+        layout.q_runs = {};
+        if (auto error =
+                take_imported_runs(parallel.imported.ranks, slots.tokens, "query", layout.q_runs))
+          return error;
+      }
       return take_imported_runs(parallel.imported.kv_ranks, slots.kv_tokens, "kv", layout.kv_runs);
   }
   return std::nullopt;
 }
 
-/// Heads are shared as a2a shares them.
+std::optional<Error> refuse_layout_of_heads(const Scenario& scenario) {
+  if (!owns_heads(scenario.parallel)) return std::nullopt;
+  switch (scenario.parallel.layout) {
+    case LayoutKind::lpt:
+    case LayoutKind::lpt_local:
+      return make_refusal(
+          fmt::format(
+              "q_owner = \"{}\" requires a layout of keys alone: {} gives rows of queries to "
+              "ranks",
+              to_name(scenario.parallel.q_owner), to_name(scenario.parallel.layout)),
+          "use striped, contiguous, dual_chunk, dual_chunk_packed or indices",
+          {"parallel.q_owner", "parallel.layout"});
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
 void assign_heads(const Scenario& scenario, Layout& layout) {
   const int64_t ranks = layout.cp_size, heads = scenario.attention.heads;
   layout.same_kv = false;
+  layout.q_heads = {};
   for (std::vector<TokenRun>& runs : layout.q_runs) {
     runs.clear();
     append_run(runs, {0, layout.slots.tokens, 1});
@@ -416,26 +438,6 @@ void assign_heads(const Scenario& scenario, Layout& layout) {
     layout.q_heads.push_back(
         {static_cast<int32_t>(r * heads / ranks), static_cast<int32_t>((r + 1) * heads / ranks)});
 }
-
-std::optional<Error> refuse_layout_of_heads(const Scenario& scenario) {
-  if (!owns_heads(scenario.parallel)) return std::nullopt;
-  switch (scenario.parallel.layout) {
-    case LayoutKind::lpt:
-    case LayoutKind::lpt_local:
-    case LayoutKind::indices:
-      return make_refusal(
-          fmt::format(
-              "q_owner = \"{}\" requires a layout of keys alone: {} gives rows of queries to "
-              "ranks",
-              to_name(scenario.parallel.q_owner), to_name(scenario.parallel.layout)),
-          "use striped, contiguous, dual_chunk or dual_chunk_packed",
-          {"parallel.q_owner", "parallel.layout"});
-    default:
-      return std::nullopt;
-  }
-}
-
-}  // namespace
 
 Result<Layout> make_layout(const Scenario& scenario) {
   if (auto error = refuse_layout_of_heads(scenario)) return *error;

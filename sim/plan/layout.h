@@ -40,6 +40,9 @@ struct Layout {
 /// after rounding.
 Result<Layout> make_layout(const Scenario& scenario);
 
+/// Gives every rank all queries, of which it owns some heads, shared as a2a shares them.
+void assign_heads(const Scenario& scenario, Layout& layout);
+
 /// runs(), but a partition also where ranks own heads of all queries: rank 0 then has these rows,
 /// and the others none. For those that ask where rows are, as a gathered tensor has them.
 IdVector<RankId, std::vector<TokenRun>> partition_of(const Layout& layout, Side side);

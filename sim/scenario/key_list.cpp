@@ -160,7 +160,7 @@ constexpr KeyNote kKeyNotes[] = {
      "rows, "
      "as in a tensor-parallel group (heads); or the results of some heads, while every rank has "
      "all "
-     "heads of the queries (heads_replicated)"},
+     "heads of the queries (heads_replicated); of an order (indices) the keys alone then count"},
     {"parallel", "heads_per_stage", "0",
      "a2a: query heads of a rank that are exchanged and computed at a time (UPipe); all_gather: KV "
      "heads that are gathered at a time; 0: all"},

@@ -285,17 +285,15 @@ void roll_owned_heads(uint64_t seed, Scenario& scenario) {
   parallel.q_owner = dice.pick({QOwner::heads, QOwner::heads_replicated});
   parallel.combine = dice.pick({Combine::all_to_all, Combine::reduce_scatter, Combine::tree});
   scenario.numerics.backward = false;
-  const auto cuts_alone = {LayoutKind::contiguous, LayoutKind::dual_chunk,
-                           LayoutKind::dual_chunk_packed, LayoutKind::striped};
-  if (std::find(cuts_alone.begin(), cuts_alone.end(), parallel.layout) == cuts_alone.end()) {
-    parallel.layout = dice.pick(cuts_alone);
-    parallel.indices_file.clear();
-    parallel.imported = {};
-  }
+  if (parallel.layout == LayoutKind::lpt || parallel.layout == LayoutKind::lpt_local)
+    parallel.layout = dice.pick({LayoutKind::contiguous, LayoutKind::dual_chunk,
+                                 LayoutKind::dual_chunk_packed, LayoutKind::striped});
   parallel.cp_size = std::min(parallel.cp_size, scenario.attention.heads);
   if (parallel.combine == Combine::tree)
     while ((parallel.cp_size & (parallel.cp_size - 1)) != 0) --parallel.cp_size;
   parallel.mesh_q = parallel.ring_window = parallel.a2a_size = 1;  // must divide the ranks
+  // The order is one of the keys, on fewer ranks.
+  if (parallel.layout == LayoutKind::indices) roll_imported_order(dice, scenario.batch, parallel);
 }
 
 /// Latent rows of keys and values. Draws of its own, for the same reason.

@@ -111,6 +111,26 @@ TEST(ImportCommand, ReadsAStepOfVllmFromAFileOfEachRank) {
   EXPECT_EQ(document["kv_lengths"], (json{7, 3}));
   EXPECT_EQ(document["ranks"], (json{{0, 2, 3}, {1, 4}}));
   EXPECT_EQ(document["kv_ranks"], (json{{0, 1, 4, 5, 7, 8}, {2, 3, 6, 9}}));
+  // The lines that it prints make a decoder with these keys on these ranks.
+  const ProgramRun lines = run_cpscope("import --from vllm " + first + " " + last + " --out " +
+                                       (work_folder() / "vllm_order.json").string());
+  ASSERT_EQ(lines.exit_code, 0) << lines.err;
+  EXPECT_NE(lines.out.find("layout = \"striped\", stripe = 2, kv_slots = [8, 4]"),
+            std::string::npos)
+      << lines.out;
+  const size_t begin = lines.out.find("for a scenario:\n");
+  ASSERT_NE(begin, std::string::npos) << lines.out;
+  std::string text = lines.out.substr(begin + std::string("for a scenario:\n").size());
+  text.insert(text.find("[attention]") + std::string("[attention]").size(),
+              "\nheads = 4\nhead_dim = 8");
+  const std::string decoder = write_file("decoder.toml", "schema = 1\n" + text);
+  for (const std::string command : {"run ", "probe "}) {
+    const ProgramRun done = run_cpscope(command + decoder);
+    EXPECT_EQ(done.exit_code, 0) << command << done.out << done.err;
+  }
+  const json layout = json::parse(run_cpscope("layout " + decoder + " --json --full").out);
+  EXPECT_EQ(layout["ranks"][1]["kv_index"], (json{2, 3, 6, 9}));
+  EXPECT_EQ(layout["ranks"][1]["q_index"], (json{0, 1, 2, 3, 4}));
   const ProgramRun swapped = run_cpscope("import --from vllm " + last + " " + first);
   EXPECT_EQ(swapped.exit_code, 2);
   EXPECT_NE(swapped.err.find("the files are not listed by rank: 0 after 1"), std::string::npos)

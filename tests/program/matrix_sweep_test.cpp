@@ -28,10 +28,10 @@ TEST(SupportMatrix, PassesEveryCellOfTheFastPartThatNoRuleRefuses) {
   EXPECT_EQ(report.total.all(), static_cast<int64_t>(cells.size()));
   EXPECT_TRUE(report.failures.empty()) << describe_all(report.failures);
   // a2a cannot split 3 heads over 4 ranks; five ways know keys that every rank holds; sizes that do
-  // not fit are refused whoever communicates. Two kinds of owners of heads refuse three layouts
+  // not fit are refused whoever communicates. Two kinds of owners of heads refuse two layouts
   // that give rows of queries to ranks, and fewer heads than ranks.
   const auto comms = static_cast<int64_t>(comm_recipes().size());
-  EXPECT_EQ(report.total.refused, 1 + (comms - 5) + comms + 2 * (3 + 1)) << describe_all(results);
+  EXPECT_EQ(report.total.refused, 1 + (comms - 5) + comms + 2 * (2 + 1)) << describe_all(results);
   for (const auto& [kind, faults] : report.faults) EXPECT_EQ(faults.caught, faults.planted) << kind;
   EXPECT_EQ(report.faults.size(), fault_kinds().size() + 1) << "a kind of fault was never planted";
 }

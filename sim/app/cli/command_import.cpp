@@ -71,6 +71,20 @@ void write_lengths(const char* key, const std::vector<int64_t>& values, std::ost
   out << fmt::format("  {} = [{}]\n", key, fmt::join(values, ", "));
 }
 
+/// The layout that has the same keys on each rank of a decoder, in rows by request.
+void write_stripes(const OrderImport& order, std::ostream& out) {
+  constexpr size_t kShown = 64;
+  if (order.interleaves.empty() || !order.differences.empty() || order.lengths.size() > kShown)
+    return;
+  const int64_t stripe = order.interleaves.front().first, round = stripe * order.cp_size;
+  std::vector<int64_t> slots = order.kv_lengths.empty() ? order.lengths : order.kv_lengths;
+  for (int64_t& slot : slots) slot = (slot + round - 1) / round * round;
+  out << fmt::format(
+      "  # the same keys on each rank, in rows by request: layout = \"striped\", stripe = {}, "
+      "kv_slots = [{}]\n",
+      stripe, fmt::join(slots, ", "));
+}
+
 void write_import_text(const OrderImport& order, const ImportArguments& options,
                        std::ostream& out) {
   out << fmt::format("{}: {} ranks, {} tokens, each has one owner\n", options.from, order.cp_size,
@@ -89,12 +103,18 @@ void write_import_text(const OrderImport& order, const ImportArguments& options,
   write_lengths("kv_lengths", order.kv_lengths, out);
   if (order.kv_slots != order.kv_lengths) write_lengths("kv_slots", order.kv_slots, out);
   out << fmt::format("  [parallel]\n  cp_size = {}\n", order.cp_size);
+  if (options.from == "vllm") {
+    out << "  cp_comm_type = \"gather_q\"\n  q_owner = \"heads\"  # every rank has all queries, by "
+           "heads; kv_ranks of the order, or ranks without it, are the keys\n";
+    write_stripes(order, out);
+  }
   if (!order.same_layout.empty()) {
     out << fmt::format("  layout = \"{}\"  # owns the same tokens\n", order.same_layout);
   } else {
     out << fmt::format("  layout = \"indices\"\n  indices_file = \"{}\"\n",
                        options.order_path.empty() ? "order.json" : options.order_path);
   }
+  if (options.from == "vllm") out << "  [numerics]\n  backward = false\n";
   if (options.order_path.empty()) out << "no file was written: --out names one\n";
 }
 

@@ -69,6 +69,18 @@ class Completer {
     if (layout.cp_size != ranks || std::ssize(layout.q_runs.values()) != ranks)
       return complain("/layout", fmt::format("it is of {} ranks and lists {}, cp_size is {}",
                                              layout.cp_size, layout.q_runs.size(), ranks));
+    if (owns_heads(plan_.scenario.parallel)) {
+      const auto given = layout.q_runs;
+      assign_heads(plan_.scenario, layout);
+      for (const RankId rank : given.ids()) {
+        if (!same_ids(given[rank], layout.q_runs[rank]))
+          return complain("/layout",
+                          fmt::format("rank {} lacks queries: with q_owner = \"{}\" "
+                                      "every rank lists all, in packed order",
+                                      to_index(rank), to_name(plan_.scenario.parallel.q_owner)));
+      }
+      return std::nullopt;
+    }
     layout.same_kv = true;
     for (const RankId rank : layout.q_runs.ids())
       layout.same_kv = layout.same_kv && same_ids(layout.q_runs[rank], layout.kv_runs[rank]);
@@ -177,7 +189,8 @@ class Completer {
     if (ids > kMaxOrderIds)
       return complain("/layout", fmt::format("an order of {} ids is too long", ids));
     ImportedOrder& order = plan_.scenario.parallel.imported;
-    for (const auto& runs : plan_.layout.q_runs) order.ranks.push_back(expand(runs));
+    for (const auto& runs : partition_of(plan_.layout, Side::q))
+      order.ranks.push_back(expand(runs));
     for (const auto& runs : plan_.layout.kv_runs) order.kv_ranks.push_back(expand(runs));
     return std::nullopt;
   }

@@ -1,12 +1,14 @@
 // gather_q on ranks that own heads of all queries. Bytes are typed in from the formulas of vLLM's
 // decode context parallelism.
 #include "sim/plan/check/plan_check.h"
+#include "sim/plan/document/plan_document.h"
 #include "sim/plan/plan_summary.h"
 #include "sim/plan/planner/planner.h"
 #include "sim/scenario/scenario_names.h"
 #include "tests/sim/plan/plan_cases.h"
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -67,6 +69,59 @@ TEST(OwnedHeads, AreProvedForUnevenHeadsRanksWithoutKeysAndPadding) {
       EXPECT_EQ(next, 9);
     }
   }
+}
+
+/// Keys in an order of their own, of which the third rank has none.
+Scenario imported_decoder(QOwner owner, Combine combine) {
+  Scenario scenario = decoder(owner, combine, 4, 9, {2, 1}, {7, 4});
+  scenario.parallel.layout = LayoutKind::indices;
+  scenario.parallel.indices_file = "order.json";
+  scenario.parallel.imported.ranks = {{2}, {}, {1, 0}, {}};  // the queries are on all ranks
+  scenario.parallel.imported.kv_ranks = {{10, 0, 1, 5}, {4, 9, 2}, {}, {3, 8, 7, 6}};
+  return scenario;
+}
+
+TEST(OwnedHeads, AreProvedForAnImportedOrderOfKeys) {
+  for (const QOwner owner : {QOwner::heads, QOwner::heads_replicated}) {
+    for (const Combine combine : kCombines) {
+      const Plan plan = plan_of(imported_decoder(owner, combine));
+      expect_proved(plan);
+      EXPECT_EQ(key_order(plan.layout), (Order{{10, 0, 1, 5}, {4, 9, 2}, {}, {3, 8, 7, 6}}));
+      EXPECT_EQ(query_order(plan.layout), (Order{{0, 1, 2}, {0, 1, 2}, {0, 1, 2}, {0, 1, 2}}));
+      EXPECT_FALSE(plan.layout.same_kv);
+    }
+  }
+}
+
+// The same keys as in stripes: the same bytes and the same pairs of each rank.
+TEST(OwnedHeads, PlanAnImportedOrderOfStripesAsStripes) {
+  Scenario scenario = decoder(QOwner::heads, Combine::all_to_all, 4, 8, {2}, {42});
+  const Plan striped = plan_of(scenario);
+  for (const auto& runs : striped.layout.kv_runs) {
+    scenario.parallel.imported.ranks.emplace_back();
+    scenario.parallel.imported.kv_ranks.push_back(expand(runs));
+  }
+  scenario.parallel.layout = LayoutKind::indices;
+  scenario.parallel.indices_file = "order.json";
+  scenario.batch.kv_slots = {striped.layout.slots.kv_tokens};
+  scenario.parallel.imported.ranks[3] = {1, 0};
+  const Plan imported = plan_of(scenario);
+  expect_proved(imported);
+  EXPECT_EQ(summarise(imported).forward_bytes, summarise(striped).forward_bytes);
+  EXPECT_EQ(summarise(imported).pairs_by_rank, summarise(striped).pairs_by_rank);
+}
+
+TEST(OwnedHeads, OfAnImportedOrderAreReadBackFromAPlanDocument) {
+  const Plan plan = plan_of(imported_decoder(QOwner::heads, Combine::tree));
+  std::ostringstream text;
+  write_plan_document(plan, text);
+  const Result<PlanDocument> read = read_plan_document(text.str(), "plan.json");
+  ASSERT_TRUE(read.ok()) << to_text(read.error());
+  const Plan& again = read.value().plan;
+  expect_proved(again);
+  EXPECT_EQ(again.layout.kv_runs, plan.layout.kv_runs);
+  EXPECT_EQ(again.layout.q_heads, plan.layout.q_heads);
+  EXPECT_EQ(again.hash, plan.hash);
 }
 
 TEST(OwnedHeads, MergeInATreeOfAsManyRoundsAsTheRanksHaveHalves) {
