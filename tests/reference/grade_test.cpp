@@ -227,8 +227,6 @@ TEST(BudgetOfHops, IsKeptWhereTheHeaviestQueriesAreTheLast) {
   }
 }
 
-/// Logits differ by hundreds, so gradients of some keys are 1e-160, or 0 although a query sees the
-/// key; in fp32 they are 0, or as small as an exponential that does not end at 0.
 TEST(BudgetOfHops, IsKeptWhereRanksAddHeadsOfTheOnlyQueryThatSeesAKey) {
   // Every query sees its own key alone, and the 12 heads of its KV head are on 7 ranks, whose
   // shares of dv are added in fp16.
@@ -249,6 +247,8 @@ TEST(BudgetOfHops, IsKeptWhereRanksAddHeadsOfTheOnlyQueryThatSeesAKey) {
   }
 }
 
+/// Logits differ by hundreds, so gradients of some keys are 1e-160, or 0 although a query sees the
+/// key; in fp32 they are 0, or as small as an exponential that does not end at 0.
 TEST(BudgetOfSmallWeights, IsKeptWhereNumbersEnd) {
   for (const Dtype dtype : {Dtype::fp64, Dtype::fp32, Dtype::bf16, Dtype::fp16}) {
     Scenario scenario = walker_case({700, 2, 3}, 2);
@@ -274,6 +274,31 @@ TEST(BudgetOfSmallWeights, IsNoneWhereDropoutLeavesAKeyNoWeight) {
   ASSERT_LT(row, terms.dv.size()) << "every key keeps a weight";
   run.answer.dv.values[row * run.answer.dv.values.size() / terms.dv.size()] = 1e-20;
   EXPECT_FALSE(grade_answer(run.plan.plan(), run.inputs, run.answer, run.verdict).passed);
+}
+
+/// With even weights all queries have one output, and all keys one gradient of their value: they
+/// are rounded to one number each, whose error in a plain run may be small by chance.
+TEST(BudgetOfEqualRows, IsThatOfTheFewRowsThatDiffer) {
+  for (const uint64_t seed :
+       {uint64_t{5515333951781321622}, uint64_t{1}, uint64_t{2}, uint64_t{3}}) {
+    Scenario scenario = walker_case({9}, 3);
+    scenario.batch.kv_lengths = scenario.batch.kv_slots = {18};
+    scenario.attention.heads = 4;
+    scenario.attention.kv_heads = 1;
+    scenario.attention.head_dim_qk = 2;
+    scenario.attention.head_dim_v = 1;
+    scenario.attention.mask_type = MaskType::no_mask;
+    scenario.attention.softmax_scale = 0.001;
+    scenario.attention.softmax_type = SoftmaxType::off_by_one;
+    scenario.parallel.comm_type = CommType::group_cast;
+    scenario.parallel.layout = LayoutKind::contiguous;
+    scenario.numerics.dtype = Dtype::bf16;
+    scenario.numerics.fp8 = Fp8{.recipe = Fp8Recipe::delayed};
+    scenario.numerics.seed = seed;
+    GradedRun run = run_possible(scenario);
+    EXPECT_TRUE(run.grade.passed) << describe(run);
+    EXPECT_LT(run.grade.find("out")->budget, 0.5) << describe(run);
+  }
 }
 
 TEST(BudgetOfZeros, IsSaidToBeOneWhereAPlainRunIsAsFarOff) {

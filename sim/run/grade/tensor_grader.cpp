@@ -4,16 +4,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
 namespace cpscope {
 namespace {
 
+/// From so many independent errors on their number does not matter.
+constexpr size_t kManyDraws = 90;
+
 /// Missing allowance for few draws. An error made of `draws` equal independent errors deviates from
 /// its expectation s by t*s, t = kSigmas/sqrt(2*draws). The answer's error may then be (1 + t)*s
 /// while twice the plain run's error is 2*(1 - t)*s. The difference between them deviates, as a sum
-/// of two, by sqrt(1 + 4)*t from -s. Returns the smaller of both, in units of s: 0 from 90 draws
+/// of two, by sqrt(1 + 4)*t from -s. Returns the smaller of both, in units of s: 0 from kManyDraws
 /// on.
 double missing_statistics(double draws) {
   const double stray = kSigmas / std::sqrt(2 * std::max(1.0, draws));
@@ -168,6 +173,7 @@ struct TensorGrader::Weighed {
   double length = 0;            // of all rows together
   double plain_rate = 0;        // the plain run's error over these lengths
   double row_draws = 1;         // number of independent errors in a row
+  double distinct_rows = std::numeric_limits<double>::infinity();
   Sums whole;
 
   /// Expected squared error of a row.
@@ -217,7 +223,30 @@ TensorGrader::Weighed TensorGrader::weigh(const Compared& sides) const {
   weighed.length = std::sqrt(lengths);
   if (lengths > 0) weighed.plain_rate = std::sqrt(weighed.whole.plain / lengths);
   weighed.row_draws = count_row_draws(weighed);
+  weighed.distinct_rows = count_distinct_rows(sides, weighed);
   return weighed;
+}
+
+/// Rows that are rounded to the same numbers have the same error, not independent ones: with even
+/// weights those of all queries. Infinity if so many are different that it does not matter.
+double TensorGrader::count_distinct_rows(const Compared& sides, const Weighed& weighed) {
+  if (sides.rounding == 0) return std::numeric_limits<double>::infinity();
+  const double step = sides.rounding * std::sqrt(6.0);  // unit roundoff
+  std::set<std::vector<double>> distinct;
+  for (size_t row = 0; row < weighed.rows.size(); ++row) {
+    if (weighed.rows[row].expected == 0) continue;
+    std::vector<double> codes;
+    for (int64_t lane = 0; lane < weighed.lanes; ++lane) {
+      int exponent = 0;
+      const double part = std::frexp(
+          sides.exact.values[row * static_cast<size_t>(weighed.lanes) + static_cast<size_t>(lane)],
+          &exponent);
+      codes.push_back(std::isfinite(part) ? std::ldexp(std::round(part / step), exponent) : 0.0);
+    }
+    distinct.insert(std::move(codes));
+    if (distinct.size() >= kManyDraws) return std::numeric_limits<double>::infinity();
+  }
+  return static_cast<double>(distinct.size());
 }
 
 /// The elements of a row may have a common error (one weight is off) or independent ones (each is
@@ -242,9 +271,9 @@ double TensorGrader::count_row_draws(const Weighed& weighed) {
 
 /// Allowed error of several rows together; `scale`: their part of all independent errors; `luck`:
 /// factor on the random allowance for few rows.
-double TensorGrader::allow(const Compared& sides, const Sums& sums, double row_draws, double scale,
+double TensorGrader::allow(const Compared& sides, const Sums& sums, const Draws& of, double scale,
                            double luck) const {
-  const double alone = row_draws * sums.draws(),
+  const double alone = of.in_row * std::min(sums.draws(), std::max(1.0, of.distinct_rows * scale)),
                draws = std::min(alone, std::max(1.0, sides.sources * scale));
   return 2 * std::sqrt(sums.plain) +
          floor_ * (sides.magnitude * std::sqrt(sums.elements) + std::sqrt(sums.norm)) +
@@ -268,7 +297,7 @@ TensorGrade TensorGrader::grade(const Compared& sides) const {
   const Weighed weighed = weigh(sides);
   grade.rows = grade.judged_rows = static_cast<int64_t>(weighed.rows.size());
   const double norm = std::sqrt(weighed.whole.norm), error = std::sqrt(weighed.whole.error),
-               earned = allow(sides, weighed.whole, 1.0, 1.0, 1.0),
+               earned = allow(sides, weighed.whole, {1.0, weighed.distinct_rows}, 1.0, 1.0),
                allowed = widen(sides, weighed.whole, earned);
   for (const double value : sides.seen.values) grade.nan += std::isnan(value) ? 1 : 0;
   grade.rel_l2 = ratio(error, norm);
@@ -325,7 +354,8 @@ void TensorGrader::grade_groups(const Compared& sides, const Weighed& weighed, G
     const double scale = weighed.whole.elements > 0 ? sums.elements / weighed.whole.elements : 1.0;
     const double allowed =
         widen(sides, sums,
-              sides.group_room * allow(sides, sums, weighed.row_draws, scale, kLuckOfGroups));
+              sides.group_room * allow(sides, sums, {weighed.row_draws, weighed.distinct_rows},
+                                       scale, kLuckOfGroups));
     const double error = std::sqrt(sums.error), norm = std::sqrt(sums.norm);
     const bool has_passed = std::isfinite(allowed) && error <= allowed;
     const double excess =
@@ -342,8 +372,9 @@ void TensorGrader::grade_groups(const Compared& sides, const Weighed& weighed, G
 double TensorGrader::excess_of_rows(const Compared& sides, const Group& group,
                                     const Weighed& weighed, double scale) const {
   if (group.rows == 0) return 0.0;
-  const double draws =
-      std::min(weighed.row_draws * group.rows, std::max(1.0, sides.sources * scale));
+  const double draws = std::min(
+      weighed.row_draws * std::min(group.rows, std::max(1.0, weighed.distinct_rows * scale)),
+      std::max(1.0, sides.sources * scale));
   const double seen = std::sqrt(group.error / group.rows),
                plain = std::sqrt(group.plain / group.rows);
   return seen / (sides.group_room *

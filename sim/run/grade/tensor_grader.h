@@ -100,8 +100,13 @@ class TensorGrader {
   struct Weighed;
   Weighed weigh(const Compared& sides) const;
   struct Group;
-  double allow(const Compared& sides, const Sums& sums, double row_draws, double scale,
+  /// How many independent errors there are.
+  struct Draws {
+    double in_row, distinct_rows;
+  };
+  double allow(const Compared& sides, const Sums& sums, const Draws& of, double scale,
                double luck) const;
+  static double count_distinct_rows(const Compared& sides, const Weighed& weighed);
   static double count_row_draws(const Weighed& weighed);
   double excess_of_rows(const Compared& sides, const Group& group, const Weighed& weighed,
                         double scale) const;
