@@ -229,7 +229,7 @@ class WaysForecast:
 
 
 def forecast_arguments(cluster: str | os.PathLike[str], stack: str, windows: int, replicas: int | None, microbatches: int,
-                       seed: int | None) -> tuple[Any, ...]:
+                       seed: int | None) -> tuple[str, str, str, int, int, int, int | None]:
     """What both kinds of forecast are given, checked."""
     for name, number, most in (("windows", windows, 1 << 20), ("replicas", replicas, 1 << 18), ("microbatches", microbatches, 1 << 18)):
         if number is not None and (not isinstance(number, (int, np.integer)) or not 1 <= number <= most):
@@ -237,7 +237,6 @@ def forecast_arguments(cluster: str | os.PathLike[str], stack: str, windows: int
     if seed is not None and (not isinstance(seed, (int, np.integer)) or not 0 <= seed < 1 << 63):
         raise input_error(f"seed must be a whole number from 0 on: {seed!r}")
     return (*cluster_of(cluster), stack, int(windows), int(replicas or 0), int(microbatches), None if seed is None else int(seed))
-
 
 
 class FaultReport:
