@@ -22,10 +22,11 @@
 namespace cpscope {
 namespace {
 
-/// A call as sent: the plan's item has the same address on both sides of a fork.
+/// A call as sent. The plan has the same address on both sides of a fork; its lists need not have:
+/// a plan of the same hash may have been made anew there since, and the child has the first one.
 struct CallHeader {
   const Plan* plan = nullptr;
-  const ComputeItem* item = nullptr;
+  int64_t item = 0;  // index of the pass's compute items
   Direction direction = Direction::forward;
   int64_t q_rows = 0, kv_rows = 0;
   HeadRange heads, kv_heads;
@@ -146,8 +147,8 @@ void serve(const Line& line, const KernelMaker& make) {
   for (CallHeader header; line.receive_bytes(&header, sizeof header, 0) == Talk::ok;) {
     ItemCall call;
     call.plan = header.plan;
-    call.item = header.item;
     call.direction = header.direction;
+    call.item = &header.plan->pass(header.direction).computes[static_cast<size_t>(header.item)];
     call.q_rows = header.q_rows;
     call.kv_rows = header.kv_rows;
     call.heads = header.heads;
@@ -262,8 +263,11 @@ class KernelProcess {
       if (auto error = start()) return error;
     }
     const Line& line = child_->line();
-    const CallHeader header{call.plan,    call.item,  call.direction, call.q_rows,
-                            call.kv_rows, call.heads, call.kv_heads};
+    const CallHeader header{
+        call.plan,      call.item - call.plan->pass(call.direction).computes.data(),
+        call.direction, call.q_rows,
+        call.kv_rows,   call.heads,
+        call.kv_heads};
     Talk talk = line.send_bytes(&header, sizeof header);
     for (const std::vector<double>* values : inputs_of(call))
       if (talk == Talk::ok) talk = line.send_values(*values);
