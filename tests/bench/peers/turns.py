@@ -1,4 +1,5 @@
 """Our own turns: a program that measures when it is asked to."""
+import contextlib
 import json
 import os
 import pathlib
@@ -74,8 +75,9 @@ class Turns:
     def turn(self, file):
         """A row of `cpscope bench --json`, which must be of this file."""
         self.ready()
-        self.process.stdin.write("turn\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # the answer tells how the program ended
+            self.process.stdin.write("turn\n")
+            self.process.stdin.flush()
         row = self._answer()
         if row["file"] != str(file):
             raise TurnError(f"the program speaks of {row['file']}, not of {file}")
