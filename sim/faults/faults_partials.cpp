@@ -91,10 +91,12 @@ std::optional<PlantedFault> plant_exchanged_owners(const Plan& healthy) {
   return exchange_owners(healthy, RankId{0}, RankId{1}, RankId{2});
 }
 void plant_all_exchanged_owners(const Plan& healthy, const TakePlanted& take) {
-  for (int32_t from = 0; from < healthy.layout.cp_size; ++from)
+  bool goes_on = true;
+  for (int32_t from = 0; from < healthy.layout.cp_size && goes_on; ++from)
     for_each_pair(healthy.layout.cp_size, [&](RankId one, RankId other) {
       std::optional<PlantedFault> planted = exchange_owners(healthy, RankId{from}, one, other);
-      return !planted || take(*std::move(planted));
+      goes_on = !planted || take(*std::move(planted));
+      return goes_on;
     });
 }
 

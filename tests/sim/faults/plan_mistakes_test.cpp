@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace cpscope::tests {
@@ -49,22 +50,25 @@ TEST(PlanMistakes, OfRandomPlansRunToTheirEnd) {
 }
 
 TEST(PlanMistakes, EndWhenNoMoreAreTaken) {
-  const Scenario scenario =
-      parse_scenario(
-          "schema = 1\n[attention]\nheads = 2\nhead_dim = 8\n[batch]\nlengths = [64, 64]\n"
-          "[parallel]\ncp_size = 4\ncp_comm_type = \"all_gather\"\n",
-          "four.toml")
-          .value()
-          .scenario;
-  const CheckedPlan checked = plan_scenario(scenario).value();
-  int all = 0;
-  visit_plan_mistakes(checked.plan(), [&](const PlanMistake&) { return ++all > 0; });
-  for (int most = 1; most <= all; ++most) {
-    int taken = 0;
-    visit_plan_mistakes(checked.plan(), [&](const PlanMistake&) { return ++taken < most; });
-    EXPECT_EQ(taken, most);
+  for (const char* type : {"all_gather", "pass_q"}) {
+    const Scenario scenario =
+        parse_scenario(
+            fmt::format("schema = 1\n[attention]\nheads = 2\nhead_dim = 8\n[batch]\n"
+                        "lengths = [64, 64]\n[parallel]\ncp_size = 4\ncp_comm_type = \"{}\"\n",
+                        type),
+            "four.toml")
+            .value()
+            .scenario;
+    const CheckedPlan checked = plan_scenario(scenario).value();
+    int all = 0;
+    visit_plan_mistakes(checked.plan(), [&](const PlanMistake&) { return ++all > 0; });
+    for (int most = 1; most <= all; ++most) {
+      int taken = 0;
+      visit_plan_mistakes(checked.plan(), [&](const PlanMistake&) { return ++taken < most; });
+      EXPECT_EQ(taken, most) << type;
+    }
+    EXPECT_GT(all, 6) << type << ": six pairs of ranks";
   }
-  EXPECT_GT(all, 6) << "six pairs of ranks";
 }
 
 TEST(PlanMistakes, OfLengthsAreLeftOutWhereMasksAreStoredByDocument) {
