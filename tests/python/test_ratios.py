@@ -419,6 +419,7 @@ def test_fp8_of_transformer_engine_is_judged_as_fp8_and_may_go_backward_in_bf16(
         def answer(self):
             noise = torch.Generator().manual_seed(3)
             answer = {name: t.detach() * (1 + 0.1 * torch.randn(t.shape, generator=noise)) for name, t in right.answer().items()}
+            answer["dq"][0] += 10  # the first rows are not judged
             if self.is_backward_fp8:
                 answer["dk"] = answer["dk"] * 1.5
             return answer
