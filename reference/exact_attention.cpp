@@ -151,10 +151,25 @@ void take_given_softmax(const ExactHead& head, ExactBlock& block) {
   }
 }
 
+/// Sum of the squared lengths of a row's terms of out. dtype fp8 casts weights relative to the
+/// row's largest one, and those below the smallest normal number have the errors of that number.
+/// It counts only if dropout has left out the largest weight.
+double squared_length(const ExactHead& head, const ExactBlock& block, int64_t row,
+                      const Rows<double>& kept, const Column<double>& squares) {
+  const Numerics& numerics = head.group.scenario.numerics;
+  const auto weights = kept.row(row).array().transpose();
+  if (!numerics.fp8 || block.kept.size() == 0) return (weights.square() * squares).sum();
+  constexpr double kSmallestNormal = 0x1p-6;  // of E4M3
+  const double scale = numerics.fp8->recipe == Fp8Recipe::mxfp8 ? 16 : 448;
+  const double least = kSmallestNormal / scale * block.weights.row(row).maxCoeff();
+  const auto factors = block.kept.row(row).array().transpose();
+  return (weights.max(least * factors).square() * squares).sum();
+}
+
 void write_out(const ExactHead& head, ExactBlock& block, Answer& answer, TermLengths& terms) {
   const RowBlock& range = block.range;
   const auto values = head.values.middleRows(range.key_begin, range.keys());
-  const auto squares = head.value_squares.segment(range.key_begin, range.keys());
+  const Column<double> squares = head.value_squares.segment(range.key_begin, range.keys());
   Rows<double> out(range.rows(), head.values.cols());
   Rows<double> product;
   const Rows<double>& kept = kept_weights(block, product);
@@ -164,8 +179,7 @@ void write_out(const ExactHead& head, ExactBlock& block, Answer& answer, TermLen
     scatter_row(&out(row, 0), at, head.head, answer.out);
     const auto index = static_cast<size_t>(at * answer.lse.shape[1] + head.head);
     answer.lse.values[index] = block.lse(row);
-    const auto weights = kept.row(row).array().transpose();
-    terms.out[index] = std::sqrt((weights.square() * squares).sum());
+    terms.out[index] = std::sqrt(squared_length(head, block, row, kept, squares));
   }
   if (head.d_out.size() == 0) return;
   const auto d_out = head.d_out.middleRows(range.row_begin, range.rows());

@@ -14,11 +14,11 @@ void number_from_zero(const std::vector<int64_t>& lengths, std::vector<SequenceP
   }
 }
 
-/// Positions in the packed buffer instead of the sequence.
+/// ALiBi measures from positions in the packed buffer instead of the sequence.
 void number_through_batch(const BatchSlots& slots, Side side, std::vector<SequencePlace>& places) {
   for (SequencePlace& place : places) {
     if (place.sequence >= 0)
-      place.position += slots.sequences[static_cast<size_t>(place.sequence)].side(side).begin;
+      place.alibi_shift = slots.sequences[static_cast<size_t>(place.sequence)].side(side).begin;
   }
 }
 

@@ -410,10 +410,13 @@ void run_plain_backward(PlainUnit<Real>& unit, PlainBlock<Real>& block, HeadSums
   d_logits.array() *= weights.array();
   if (unit.group.has_bias_gradient()) write_plain_dbias(unit, range, d_logits, sums);
   if (block.cap_slopes.size() != 0) d_logits.array() *= block.cap_slopes.array();
-  if (block.kept.size() != 0) weights.array() *= block.kept.array() / rules.kept_share;
+  // In 8 bits a weight is cast before it is divided by the kept share: its scale is for at most 1.
+  if (block.kept.size() != 0)
+    weights.array() *= block.kept.array() / (rules.fp8 != nullptr ? Real(1) : rules.kept_share);
   Rows<Real> turned_d_logits;  // mxfp8: in blocks along queries
   if (rules.fp8 != nullptr) {
     cast_values(Fp8Type::e4m3, rules.fp8->weights_back, weights.size(), weights.data());
+    if (block.kept.size() != 0) weights /= rules.kept_share;
     if (rules.fp8->is_mx) {
       turned_d_logits = d_logits;
       cast_blocks(BlocksAlong::rows, d_logits);

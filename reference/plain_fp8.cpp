@@ -110,6 +110,14 @@ void quantise_one_block(float* first, int64_t stride, int64_t count) {
     first[i * stride] = quantise_in_block(first[i * stride], descale);
 }
 
+/// The first elements of every row of k, which latent attention takes for v.
+Tensor latent_values(const Tensor& k, int64_t lanes) {
+  Tensor v = make_filled_tensor("v", {k.shape[0], k.shape[1], lanes}, k.dtype, 0.0);
+  for (int64_t row = 0; row < k.shape[0] * k.shape[1]; ++row)
+    std::copy_n(k.values.begin() + row * k.shape[2], lanes, v.values.begin() + row * lanes);
+  return v;
+}
+
 }  // namespace
 
 void quantise_blocks(BlocksAlong along, int64_t num_rows, int64_t num_columns, float* values) {
@@ -134,13 +142,19 @@ void quantise_all(Fp8Type type, float scale, int64_t count, float* values) {
 
 PlainFp8 make_plain_fp8(const Scenario& scenario, const RunInputs& inputs) {
   const Fp8& recipe = scenario.numerics.fp8.value();
-  const TensorRows q = rows_of_tensor(scenario, inputs, inputs.q, Side::q, true),
-                   k = rows_of_tensor(scenario, inputs, inputs.k, Side::kv, true),
-                   v = rows_of_tensor(scenario, inputs, inputs.v, Side::kv, false),
-                   d_out = rows_of_tensor(scenario, inputs, inputs.d_out, Side::q, false);
   PlainFp8 plain;
   plain.given = &inputs;
   plain.is_mx = recipe.recipe == Fp8Recipe::mxfp8;
+  // With one scale a tensor the values of latent attention are a part of the quantised k; blocks
+  // of 32 run in another direction.
+  const bool has_own_blocks = plain.is_mx && inputs.v.shape.empty();
+  const Tensor own_values =
+      has_own_blocks ? latent_values(inputs.k, scenario.attention.head_dim_v) : Tensor{};
+  const TensorRows q = rows_of_tensor(scenario, inputs, inputs.q, Side::q, true),
+                   k = rows_of_tensor(scenario, inputs, inputs.k, Side::kv, true),
+                   v = rows_of_tensor(scenario, inputs, has_own_blocks ? own_values : inputs.v,
+                                      Side::kv, false),
+                   d_out = rows_of_tensor(scenario, inputs, inputs.d_out, Side::q, false);
   const auto fill = [&](RunInputs& target, auto change_qk, auto change_v, auto change_d_out) {
     target.slots = inputs.slots;
     target.sink = inputs.sink;

@@ -13,7 +13,7 @@ namespace cpscope::reference {
 /// q and k are quantised after RoPE; the tensors here are rotated back, in double.
 struct PlainFp8 {
   /// Quantised. q and k enter the logits, v enters out, d_out enters dP. With mxfp8 blocks of q, k
-  /// and d_out run along a row, those of v along tokens.
+  /// and d_out run along a row, those of v along tokens; there is a v then even if k stands for it.
   RunInputs inputs;
   /// mxfp8: quantised the other way round. q, k and d_out enter dk, dq and dv, v enters dP. Empty
   /// with one scale a tensor.

@@ -384,17 +384,14 @@ class Walk {
     run_units(units, stage, [&](const ComputeItem& item, int32_t head, TileScratch<T>& scratch) {
       const int64_t rows = plan_.rows(item.q_tokens);
       const HeadView<T> lse = view<T>(item.out, head, true), o = view<T>(item.out, head, false);
-      if constexpr (kIsFloat) {
-        if (fp8_.is_on) {
-          const TileWork work = quantised_forward(settings_, fp8_, plan_.slices_of(item),
-                                                  operands_of(item, head), o, lse.data, lse.stride);
-          if (merger_.keeps_partials()) round_partial(o, rows);
-          return work;
-        }
-      }
       const TilePlaces places = places_of(item);
       const KeysOfHead keys = keys_of(item, head);
       const TileWork work = with_terms(item, places, head, [&](const TileSettings<T>& settings) {
+        if constexpr (kIsFloat) {
+          if (fp8_.is_on)
+            return quantised_forward(settings, fp8_, plan_.slices_of(item), operands_of(item, head),
+                                     o, lse.data, lse.stride);
+        }
         return tile_forward<T>(settings, plan_.slices_of(item), rows,
                                view<const T>(item.q, head, false), keys.k, keys.v, o, lse.data,
                                lse.stride, scratch);
@@ -474,18 +471,15 @@ class Walk {
         std::fill_n(dq.row(row), settings_.dim_qk, T(0));
         delta[row] = row_delta(item.out, item.d_out, head, row);
       }
-      if constexpr (kIsFloat) {
-        if (fp8_.is_on) {
-          total.flops +=
-              quantised_backward(settings_, fp8_, plan_.slices_of(item), operands_of(item, head),
-                                 lse.data, lse.stride, delta.data(), dq, dk, dv)
-                  .flops;
-          continue;
-        }
-      }
       const KeysOfHead keys = keys_of(item, head);
       if (is_expanded) std::fill(apart.begin(), apart.end(), T(0));
       const TileWork work = with_terms(item, places, head, [&](const TileSettings<T>& settings) {
+        if constexpr (kIsFloat) {
+          if (fp8_.is_on)
+            return quantised_backward(settings, fp8_, plan_.slices_of(item),
+                                      operands_of(item, head), lse.data, lse.stride, delta.data(),
+                                      dq, dk, dv);
+        }
         return tile_backward<T>(settings, plan_.slices_of(item), view<const T>(item.q, head, false),
                                 keys.k, keys.v, view<const T>(item.d_out, head, false), lse.data,
                                 lse.stride, delta.data(), dq, dk, dv, scratch);

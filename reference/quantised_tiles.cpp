@@ -123,6 +123,47 @@ float cast_weight(float weight, float scale) {
   return quantise(Fp8Type::e4m3, weight, scale, 1.0f / scale);
 }
 
+void clear_unseen(float* row, const ColumnRange& seen, int64_t width) {
+  std::fill(row, row + seen.begin, 0.0f);
+  std::fill(row + seen.end, row + width, 0.0f);
+}
+
+/// The factor of weights that dropout keeps. It is applied after their cast, whose scale is for
+/// weights of at most 1.
+float kept_scale(const TileSettings<float>& settings) {
+  const bool drops = settings.terms != nullptr && settings.terms->drops();
+  return drops ? static_cast<float>(settings.terms->numbers().scale) : 1.0f;
+}
+
+/// Bias, ALiBi and dropout of the columns that a row of a tile sees; pointers are to its column 0.
+class RowTerms {
+ public:
+  RowTerms(const TileSettings<float>& settings, const Band& tile, int64_t row,
+           const ColumnRange& seen)
+      : terms_(settings.terms),
+        row_(tile.q0 + row),
+        first_(tile.k0 + seen.begin),
+        begin_(seen.begin),
+        count_(seen.end - seen.begin) {}
+
+  bool sums_kept() const { return terms_ != nullptr && terms_->numbers().sums_kept; }
+  void add(float* logits) const {
+    if (terms_ != nullptr) terms_->add(row_, first_, logits + begin_, count_);
+  }
+  void drop(float* weights, float kept) const {
+    if (terms_ != nullptr && terms_->drops())
+      terms_->drop(row_, first_, weights + begin_, count_, kept);
+  }
+  void add_dbias(const float* gradient) const {
+    if (terms_ != nullptr && terms_->wants_dbias())
+      terms_->add_dbias(row_, first_, gradient + begin_, count_);
+  }
+
+ private:
+  const TileTerms<float>* terms_;
+  int64_t row_, first_, begin_, count_;
+};
+
 }  // namespace
 
 void cast_rows(Fp8Type type, float scale, int64_t rows, int64_t lanes, HeadView<float> values) {
@@ -184,21 +225,21 @@ TileWork quantised_forward(const TileSettings<float>& settings, const QuantisedR
       const ColumnRange seen = seen_columns(tile, i);
       float* row = weights.data() + i * width;
       float& running = row_max[static_cast<size_t>(tile.q0 + i)];
+      const RowTerms terms(settings, tile, i, seen);
+      for (int64_t j = seen.begin; j < seen.end; ++j) row[j] = scaled_and_capped(settings, row[j]);
+      terms.add(row);
       float highest = running;
-      for (int64_t j = seen.begin; j < seen.end; ++j) {
-        row[j] = scaled_and_capped(settings, row[j]);
-        highest = std::max(highest, row[j]);
-      }
+      for (int64_t j = seen.begin; j < seen.end; ++j) highest = std::max(highest, row[j]);
       const float factor = weight_of(running, highest);
       running = highest;
+      for (int64_t j = seen.begin; j < seen.end; ++j) row[j] = std::exp(row[j] - highest);
+      if (terms.sums_kept()) terms.drop(row, 1.0f);
       float sum = 0;
-      std::fill(row, row + seen.begin, 0.0f);
-      for (int64_t j = seen.begin; j < seen.end; ++j) {
-        const float weight = std::exp(row[j] - highest);
-        row[j] = cast_weight(weight, rules.weights);
-        sum += rules.sums_rounded_weights ? row[j] : weight;
-      }
-      std::fill(row + seen.end, row + width, 0.0f);
+      for (int64_t j = seen.begin; j < seen.end; ++j)
+        sum += rules.sums_rounded_weights ? cast_weight(row[j], rules.weights) : row[j];
+      terms.drop(row, 1.0f);
+      for (int64_t j = seen.begin; j < seen.end; ++j) row[j] = cast_weight(row[j], rules.weights);
+      clear_unseen(row, seen, width);
       float& total = row_sum[static_cast<size_t>(tile.q0 + i)];
       total = total * factor + sum;
       gathered.row(tile.q0 + i) *= factor;
@@ -214,7 +255,7 @@ TileWork quantised_forward(const TileSettings<float>& settings, const QuantisedR
     const bool sees_nothing = highest == kNoLogit;
     work.max_logit = std::max(work.max_logit, static_cast<double>(highest));
     lse[row * lse_stride] = sees_nothing ? kNoLogit : highest + std::log(sum);
-    const float factor = sees_nothing ? 0.0f : 1.0f / sum;
+    const float factor = sees_nothing ? 0.0f : kept_scale(settings) / sum;
     for (int64_t lane = 0; lane < settings.dim_v; ++lane)
       o.row(row)[lane] = sees_nothing ? 0.0f : gathered(row, lane) * factor;
   }
@@ -229,7 +270,9 @@ TileWork quantised_backward(const TileSettings<float>& settings, const Quantised
   const int64_t rows = std::ssize(operands.q.values) / settings.dim_qk,
                 kv_rows = std::ssize(operands.k.values) / settings.dim_qk;
   const auto scale = static_cast<float>(settings.scale), cap = static_cast<float>(settings.softcap);
+  const float kept = kept_scale(settings);
   TileWork work;
+  std::vector<float> capped(static_cast<size_t>(kQuantisedTile));
   Table weights, slopes, turned_slopes;
   Table sum_dq = Table::Zero(rows, settings.dim_qk), sum_dk = Table::Zero(kv_rows, settings.dim_qk),
         sum_dv = Table::Zero(kv_rows, settings.dim_v);
@@ -243,20 +286,29 @@ TileWork quantised_backward(const TileSettings<float>& settings, const Quantised
       const ColumnRange seen = seen_columns(tile, i);
       float *weight = weights.data() + i * width, *slope = slopes.data() + i * width;
       const float row_lse = lse[(tile.q0 + i) * lse_stride], row_delta = delta[tile.q0 + i];
-      for (int64_t j = 0; j < width; ++j) {
-        if (j < seen.begin || j >= seen.end) {
-          weight[j] = slope[j] = 0.0f;
-          continue;
-        }
-        const float logit = scaled_and_capped(settings, weight[j]);
-        const float exact = std::exp(logit - row_lse);
-        float value = exact * (slope[j] - row_delta) * scale;
-        if (cap > 0) value *= 1.0f - (logit / cap) * (logit / cap);
-        weight[j] = cast_weight(exact, rules.weights_back);
+      const RowTerms terms(settings, tile, i, seen);
+      terms.drop(slope, kept);
+      for (int64_t j = seen.begin; j < seen.end; ++j) {
+        weight[j] = capped[j] = scaled_and_capped(settings, weight[j]);
+        slope[j] -= row_delta;
+      }
+      terms.add(weight);
+      for (int64_t j = seen.begin; j < seen.end; ++j) {
+        weight[j] = std::exp(weight[j] - row_lse);
+        slope[j] *= weight[j];
+      }
+      terms.add_dbias(slope);
+      terms.drop(weight, 1.0f);
+      for (int64_t j = seen.begin; j < seen.end; ++j) {
+        float value = slope[j] * scale;
+        if (cap > 0) value *= 1.0f - (capped[j] / cap) * (capped[j] / cap);
+        weight[j] = cast_weight(weight[j], rules.weights_back) * kept;
         slope[j] = rules.is_mx
                        ? value
                        : quantise(rules.gradients, value, rules.d_logits, 1.0f / rules.d_logits);
       }
+      clear_unseen(weight, seen, width);
+      clear_unseen(slope, seen, width);
     }
     if (rules.is_mx) {
       turned_slopes = slopes;

@@ -32,9 +32,10 @@ struct QuantisedOperands {
 /// Tile attention in 8 bits of one head: tile_forward and tile_backward (tile_attention.h) with
 /// FP8's roundings. P = exp(logit - running maximum) is cast with the scale of the weights; the row
 /// sum is that of the weights before the cast. In the backward P = exp(logit - lse), and dS is cast
-/// with its scale, with mxfp8 twice, in blocks along keys for dq and along queries for dk. Products
-/// are summed in fp32. A result of recipe delayed is cast too.
-/// Source: cuDNN's FP8 attention as its front end documents it, and TransformerEngine's recipes.
+/// with its scale, with mxfp8 twice, in blocks along keys for dq and along queries for dk; the
+/// gradient of a bias is dS before the cast. A weight that dropout keeps is enlarged after its
+/// cast. Products are summed in fp32. A result of recipe delayed is cast too. Source: cuDNN's FP8
+/// attention as its front end documents it, and TransformerEngine's recipes.
 TileWork quantised_forward(const TileSettings<float>& settings, const QuantisedRules& rules,
                            std::span<const BandSlice> bands, const QuantisedOperands& operands,
                            HeadView<float> o, float* lse, int64_t lse_stride);

@@ -107,7 +107,7 @@ void TileTerms<T>::add(int64_t row, int64_t first_column, T* logits, int64_t cou
   if (!terms_.adds()) return;
   const SequencePlace& query = places_.rows[static_cast<size_t>(row)];
   if (query.sequence < 0) return;
-  const int64_t diagonal = query.position + terms_.excess_keys(query.sequence);
+  const int64_t diagonal = query.position + query.alibi_shift + terms_.excess_keys(query.sequence);
   const T slope = static_cast<T>(terms_.slope(numbers_.head));
   const double* bias =
       terms_.has_bias() ? terms_.bias_row(query.sequence, numbers_.head, query.position) : nullptr;

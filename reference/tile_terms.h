@@ -15,6 +15,7 @@ namespace cpscope::reference {
 struct SequencePlace {
   int32_t sequence = -1;
   int64_t position = 0;
+  int64_t alibi_shift = 0;  // added to the position where ALiBi measures; the fault gallery sets it
 };
 
 /// Where the rows and the columns of one compute item stand.

@@ -6,8 +6,10 @@
 //   dq      P = exp(S - lse), dP = dO V^T, dS = cast(P (dP - delta) scale), dQ += dS K
 //   dk, dv  the same transposed: dV += cast(P)^T dO, dK += dS^T Q
 // The row sum is that of the weights before their cast; the running maximum is that of the keys up
-// to the tile's last one. mxfp8 casts dS in blocks along the streamed rows, in shared memory. A
-// block ends where its sequence, its padding or the tile ends.
+// to the tile's last one. Bias, ALiBi and dropout as in attention_terms.cu; a weight that is kept
+// is enlarged after its cast. With latent attention V is a part of K. mxfp8 casts dS in blocks
+// along the streamed rows, in shared memory. A block ends where its sequence, its padding or the
+// tile ends.
 //
 // Grid, block and shared memory: as attention_fp32.cu. Registers: at most 255 a thread.
 // Accuracy: sums in fp32; a cast rounds as sim/run/fp8.h.
@@ -15,18 +17,42 @@
 #include "kernels/attention/attention_fp8.h"
 #include "kernels/attention/fp32_kernels.h"
 #include "kernels/attention/fp8_numbers.h"
+#include "kernels/attention/row_terms.h"
 #include "kernels/device/fp8_values.h"
 
 namespace cpscope::kernels {
 namespace device {
 namespace {
 
-/// A launch and its FP8, as one parameter of a kernel.
+/// A launch, its FP8 and its terms, as one parameter of a kernel. The terms keep weights as they
+/// are: `kept_scale` is applied after their cast, whose scale is for weights of at most 1.
 template <class Launch>
 struct WithFp8 {
   Launch launch;
   Fp8Numbers fp8;
+  ScoreTermRows terms;
+  float kept_scale = 1.0f;
 };
+
+/// The kernels' parameter.
+template <class Launch>
+WithFp8<Launch> with_fp8(const Launch& launch) {
+  WithFp8<Launch> given{launch, *launch.fp8, {}, 1.0f};
+  if (!launch.shape.has_terms) return given;
+  given.terms = *launch.terms;
+  given.kept_scale = given.terms.kept_scale;
+  given.terms.kept_scale = 1.0f;
+  return given;
+}
+
+template <bool kHasTerms>
+__device__ __forceinline__ auto terms_of(const ScoreTermRows& rows) {
+  if constexpr (kHasTerms) {
+    return RowTerms{rows};
+  } else {
+    return NoTerms{};
+  }
+}
 
 __device__ __forceinline__ void scale_cells(float (&c)[4][4], float factor) {
 #pragma unroll
@@ -80,7 +106,7 @@ __device__ __forceinline__ void cast_column_blocks(Fp32Tiles& tiles, const int32
   }
 }
 
-template <int kLanes>
+template <int kLanes, bool kHasTerms>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     forward_fp8(const __grid_constant__ WithFp8<ForwardLaunch> given) {
   const ForwardLaunch& launch = given.launch;
@@ -94,13 +120,14 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const Fp32Rows<Bf16> q = rows_from<Bf16>(fp8.q, item.head, qk, tile.begin, tile.end);
   OnlineSoftmax softmax;
   float out[4][kLanes / 16] = {}, factors[4];
-  const NoTerms none;
+  const auto terms = terms_of<kHasTerms>(given.terms);
   WalkedTile keys;
   while (item.walk.next(keys)) {
     float s[4][4];
     multiply_rows(s, q, rows_from<Bf16>(fp8.k, kv_head, qk, keys.begin, keys.end), tiles);
     scale_cells(s, fp8.descale * fp8.descale);
-    const TermCells<NoTerms, false> cells{none, 0, tile.begin, keys.begin, tile.end, keys.end};
+    const TermCells<decltype(terms), false> cells{
+        terms, shape.first_head + item.head, tile.begin, keys.begin, tile.end, keys.end};
     weigh_tile(shape, visible_cells(launch.query_tiles, shape.q_rows, tile, keys), cells, s,
                softmax, factors);
 #pragma unroll
@@ -112,15 +139,16 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
     accumulate_rows<kLanes>(out, rows_from<Bf16>(fp8.v, kv_head, v, keys.begin, keys.end), tiles);
   }
   finish_rows(launch, item.head, tile, softmax, factors);
-  for (int i = 0; i < 4; ++i) factors[i] *= fp8.descale / fp8.weights;
+  for (int i = 0; i < 4; ++i) factors[i] *= fp8.descale / fp8.weights * given.kept_scale;
   store_cast_sums<kLanes>(launch.out, item.head, v, out, tile.begin, tile.end, factors,
                           Fp8Type::e4m3, fp8.out);
 }
 
-/// dS of a cell before its cast, or with one scale after it. `s`: P times the cap's slope.
+/// dS of a cell before its cast, or with one scale after it. `s`: P times the cap's slope; `d_p`:
+/// the gradient of P, after dropout.
 __device__ __forceinline__ float logit_slope(const AttentionShape& shape, const Fp8Numbers& fp8,
                                              bool is_visible, float s, float d_p, float delta) {
-  const float d_s = s * (d_p * (fp8.descale * fp8.d_out_descale) - delta) * shape.scale;
+  const float d_s = s * (d_p - delta) * shape.scale;
   if (!is_visible) return 0.0f;
   return fp8.is_mx ? d_s : scale_to_fp8(fp8.gradients, d_s, fp8.d_logits);
 }
@@ -130,7 +158,7 @@ __device__ __forceinline__ float slope_factor(const Fp8Numbers& fp8) {
   return fp8.is_mx ? 1.0f : fp8.descale / fp8.d_logits;
 }
 
-template <int kLanes>
+template <int kLanes, bool kHasTerms>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     query_gradient_fp8(const __grid_constant__ WithFp8<BackwardLaunch> given) {
   const BackwardLaunch& launch = given.launch;
@@ -146,9 +174,13 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   float log2_lse[4], delta[4];
   load_statistics(launch, item, log2_lse, delta);
   float dq[4][kLanes / 16] = {};
+  const auto terms = terms_of<kHasTerms>(given.terms);
+  const float d_p_factor = fp8.descale * fp8.d_out_descale * given.kept_scale;
   WalkedTile now;
   while (item.walk.next(now)) {
     const uint32_t visible = visible_cells(launch.query_tiles, shape.q_rows, tile, now);
+    const TermCells<decltype(terms), false> cells{
+        terms, shape.first_head + item.head, tile.begin, now.begin, tile.end, now.end};
     float s[4][4], d_p[4][4];
     multiply_rows(s, q, rows_from<Bf16>(fp8.k, kv_head, qk, now.begin, now.end), tiles);
     multiply_rows(d_p, d_out, rows_from<Bf16>(fp8.v, kv_head, v, now.begin, now.end), tiles);
@@ -156,10 +188,14 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const bool is_visible = (visible >> i & 1) != 0;
-      float p;
-      weigh_cell(shape, is_visible, log2_lse[i / 4], 0.0f, s[i / 4][i % 4], p);
-      s[i / 4][i % 4] =
-          logit_slope(shape, fp8, is_visible, s[i / 4][i % 4], d_p[i / 4][i % 4], delta[i / 4]);
+      float p, slope = d_p[i / 4][i % 4] * d_p_factor;
+      weigh_cell(shape, is_visible, log2_lse[i / 4], added_to(cells, is_visible, i),
+                 s[i / 4][i % 4], p);
+      scale_kept(cells, is_visible, i, slope);
+      if constexpr (kHasTerms) {
+        if (is_visible) cells.add_gradient(i / 4, i % 4, p * (slope - delta[i / 4]));
+      }
+      s[i / 4][i % 4] = logit_slope(shape, fp8, is_visible, s[i / 4][i % 4], slope, delta[i / 4]);
     }
     put_weights(s, tiles);
     if (fp8.is_mx) cast_column_blocks(tiles, fp8.kv_blocks.numbers, now.begin, now.end);
@@ -171,7 +207,9 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
                           fp8.gradients, fp8.dq);
 }
 
-template <int kLanes>
+/// With latent attention dk is one sum for the gradients of K and V, so that their factors apply to
+/// the weights.
+template <int kLanes, bool kHasTerms>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     key_gradient_fp8(const __grid_constant__ WithFp8<BackwardLaunch> given) {
   const BackwardLaunch& launch = given.launch;
@@ -183,63 +221,100 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const OwnedTile& tile = item.tile;
   const Fp32Rows<Bf16> keys = rows_from<Bf16>(fp8.k, item.head, qk, tile.begin, tile.end);
   const Fp32Rows<Bf16> values = rows_from<Bf16>(fp8.v, item.head, v, tile.begin, tile.end);
-  float dk[4][kLanes / 16] = {}, dv[4][kLanes / 16] = {};
+  float dk[4][kLanes / 16] = {}, own_dv[4][kLanes / 16] = {};
+  constexpr bool kIsLatent = kIsForLatent<kLanes>;
+  auto& dv = kIsLatent ? dk : own_dv;
+  const auto terms = terms_of<kHasTerms>(given.terms);
+  const float d_p_factor = fp8.descale * fp8.d_out_descale * given.kept_scale;
+  const float k_factor = slope_factor(fp8),
+              v_factor = fp8.d_out_descale / fp8.weights * given.kept_scale;
   WalkedTile now;
   while (item.walk.next(now)) {
     const QueryColumns columns = load_columns(launch, tile, now);
+    const TermCells<decltype(terms), true> cells{
+        terms, shape.first_head + now.head, now.begin, tile.begin, now.end, tile.end};
     float s[4][4], d_p[4][4], p[4][4];
     multiply_rows(s, keys, rows_from<Bf16>(fp8.q, now.head, qk, now.begin, now.end), tiles);
     scale_cells(s, fp8.descale * fp8.descale);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      weigh_cell(shape, (columns.visible >> i & 1) != 0, columns.log2_lse[i % 4], 0.0f,
+      const bool is_visible = (columns.visible >> i & 1) != 0;
+      weigh_cell(shape, is_visible, columns.log2_lse[i % 4], added_to(cells, is_visible, i),
                  s[i / 4][i % 4], p[i / 4][i % 4]);
+      scale_kept(cells, is_visible, i, p[i / 4][i % 4]);
       p[i / 4][i % 4] = scale_to_fp8(Fp8Type::e4m3, p[i / 4][i % 4], fp8.weights);
+      if (kIsLatent) p[i / 4][i % 4] *= v_factor;
     }
     put_weights(p, tiles);
     accumulate_rows<kLanes>(dv, rows_from<Bf16>(fp8.turned_d_out, now.head, v, now.begin, now.end),
                             tiles);
     multiply_rows(d_p, values, rows_from<Bf16>(fp8.d_out, now.head, v, now.begin, now.end), tiles);
 #pragma unroll
-    for (int i = 0; i < 16; ++i)
-      s[i / 4][i % 4] = logit_slope(shape, fp8, (columns.visible >> i & 1) != 0, s[i / 4][i % 4],
-                                    d_p[i / 4][i % 4], columns.delta[i % 4]);
+    for (int i = 0; i < 16; ++i) {
+      const bool is_visible = (columns.visible >> i & 1) != 0;
+      float slope = d_p[i / 4][i % 4] * d_p_factor;
+      scale_kept(cells, is_visible, i, slope);
+      s[i / 4][i % 4] =
+          logit_slope(shape, fp8, is_visible, s[i / 4][i % 4], slope, columns.delta[i % 4]);
+      if (kIsLatent) s[i / 4][i % 4] *= k_factor;
+    }
     put_weights(s, tiles);
     if (fp8.is_mx) cast_column_blocks(tiles, fp8.q_blocks.numbers, now.begin, now.end);
     accumulate_rows<kLanes>(dk, rows_from<Bf16>(fp8.turned_q, now.head, qk, now.begin, now.end),
                             tiles);
   }
-  const float k_factor = slope_factor(fp8), v_factor = fp8.d_out_descale / fp8.weights;
-  const float k_factors[4] = {k_factor, k_factor, k_factor, k_factor};
+  const float last = kIsLatent ? 1.0f : k_factor;
+  const float k_factors[4] = {last, last, last, last};
   const float v_factors[4] = {v_factor, v_factor, v_factor, v_factor};
   store_cast_sums<kLanes>(launch.dk, item.head, qk, dk, tile.begin, tile.end, k_factors,
                           fp8.gradients, fp8.dk);
-  store_cast_sums<kLanes>(launch.dv, item.head, v, dv, tile.begin, tile.end, v_factors,
-                          fp8.gradients, fp8.dv);
+  if (!kIsLatent) {
+    store_cast_sums<kLanes>(launch.dv, item.head, v, dv, tile.begin, tile.end, v_factors,
+                            fp8.gradients, fp8.dv);
+  }
+}
+
+template <bool kHasTerms>
+void launch_forward_fp8(const ForwardLaunch& launch, Stream stream) {
+  launch_for_lanes(launch.shape, launch.query_tiles.num_work,
+                   {forward_fp8<64, kHasTerms>, forward_fp8<128, kHasTerms>,
+                    forward_fp8<256, kHasTerms>, forward_fp8<kMaxLatentDim, kHasTerms>},
+                   with_fp8(launch), stream);
+}
+
+template <bool kHasTerms>
+void launch_query_gradient_fp8(const BackwardLaunch& launch, Stream stream) {
+  launch_for_lanes(
+      launch.shape, launch.query_tiles.num_work,
+      {query_gradient_fp8<64, kHasTerms>, query_gradient_fp8<128, kHasTerms>,
+       query_gradient_fp8<256, kHasTerms>, query_gradient_fp8<kMaxLatentDim, kHasTerms>},
+      with_fp8(launch), stream);
+}
+
+template <bool kHasTerms>
+void launch_key_gradient_fp8(const BackwardLaunch& launch, Stream stream) {
+  launch_for_lanes(launch.shape, launch.key_tiles.num_work,
+                   {key_gradient_fp8<64, kHasTerms>, key_gradient_fp8<128, kHasTerms>,
+                    key_gradient_fp8<256, kHasTerms>, key_gradient_fp8<kMaxLatentDim, kHasTerms>},
+                   with_fp8(launch), stream);
 }
 
 }  // namespace
 }  // namespace device
 
 void launch_fp8_forward(const ForwardLaunch& launch, Stream stream) {
-  device::launch_for_lanes(
-      launch.shape, launch.query_tiles.num_work,
-      {device::forward_fp8<64>, device::forward_fp8<128>, device::forward_fp8<256>},
-      device::WithFp8<ForwardLaunch>{launch, *launch.fp8}, stream);
+  launch.shape.has_terms ? device::launch_forward_fp8<true>(launch, stream)
+                         : device::launch_forward_fp8<false>(launch, stream);
 }
 
 void launch_fp8_query_gradient(const BackwardLaunch& launch, Stream stream) {
-  device::launch_for_lanes(launch.shape, launch.query_tiles.num_work,
-                           {device::query_gradient_fp8<64>, device::query_gradient_fp8<128>,
-                            device::query_gradient_fp8<256>},
-                           device::WithFp8<BackwardLaunch>{launch, *launch.fp8}, stream);
+  launch.shape.has_terms ? device::launch_query_gradient_fp8<true>(launch, stream)
+                         : device::launch_query_gradient_fp8<false>(launch, stream);
 }
 
 void launch_fp8_key_gradient(const BackwardLaunch& launch, Stream stream) {
-  device::launch_for_lanes(
-      launch.shape, launch.key_tiles.num_work,
-      {device::key_gradient_fp8<64>, device::key_gradient_fp8<128>, device::key_gradient_fp8<256>},
-      device::WithFp8<BackwardLaunch>{launch, *launch.fp8}, stream);
+  launch.shape.has_terms ? device::launch_key_gradient_fp8<true>(launch, stream)
+                         : device::launch_key_gradient_fp8<false>(launch, stream);
 }
 
 }  // namespace cpscope::kernels

@@ -12,6 +12,10 @@ namespace cpscope::kernels::device {
 template <int kLanes>
 inline constexpr int kCtasPerSm = kLanes > 128 ? 1 : 2;
 
+/// True for the instance of latent attention, whose V is a part of K.
+template <int kLanes>
+inline constexpr bool kIsForLatent = kLanes == kMaxLatentDim;
+
 /// Terms of a kernel without bias, ALiBi and dropout.
 struct NoTerms {
   static constexpr bool kAny = false;
@@ -369,16 +373,16 @@ void launch_as(Dtype dtype, LaunchAs launch) {
 
 inline constexpr auto kFp32SharedBytes = static_cast<int32_t>(sizeof(Fp32Tiles));
 
-/// Launches the instance whose head_dims hold the shape's.
-template <class Launch>
+/// Launches the instance whose head_dims hold the shape's; the fourth one, if there is one, is for
+/// latent attention.
+template <class Launch, size_t kCount>
 void launch_for_lanes(const AttentionShape& shape, int32_t num_work,
-                      void (*const (&kernels)[3])(Launch), const Launch& launch, Stream stream) {
+                      void (*const (&kernels)[kCount])(Launch), const Launch& launch,
+                      Stream stream) {
   if (num_work == 0) return;
   const int32_t lanes = shape.head_dim_qk > shape.head_dim_v ? shape.head_dim_qk : shape.head_dim_v;
-  launch_kernel(kernels[lanes <= 64    ? 0
-                        : lanes <= 128 ? 1
-                                       : 2],
-                num_work, kFp32Threads, kFp32SharedBytes, stream, launch);
+  const size_t index = kCount > 3 && shape.is_latent ? 3 : lanes <= 64 ? 0 : lanes <= 128 ? 1 : 2;
+  launch_kernel(kernels[index], num_work, kFp32Threads, kFp32SharedBytes, stream, launch);
 }
 
 }  // namespace cpscope::kernels::device

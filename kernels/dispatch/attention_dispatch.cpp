@@ -41,9 +41,6 @@ std::string why_not_at_all(const AttentionShape& shape) {
   if (largest_dim > most)
     return fmt::format("the kernels support head_dim up to {}, this one has {}", most, largest_dim);
   if (shape.dtype == Dtype::fp64) return "the kernels take bf16, fp16 and fp32, not fp64";
-  if (shape.is_fp8 && shape.has_terms) return "no kernel has bias, ALiBi or dropout in fp8";
-  if (shape.is_latent && (shape.has_terms || shape.is_fp8))
-    return "no kernel has latent attention with bias, ALiBi, dropout or fp8";
   return "";
 }
 
@@ -74,13 +71,14 @@ bool is_backward_fused(Generation generation, const AttentionShape& shape) {
 CodeForm code_form(Generation generation, const AttentionShape& shape) {
   if (!shape.is_fp8) return CodeForm::none;
   if (is_decode(shape)) return CodeForm::rows;
-  const bool is_turned = generation == Generation::sm90 && takes_hopper_fp8_codes(shape);
+  const bool is_turned =
+      generation == Generation::sm90 && !shape.is_latent && takes_hopper_fp8_codes(shape);
   return is_turned ? CodeForm::turned_values : CodeForm::none;
 }
 
 CodeForm gradient_code_form(Generation generation, const AttentionShape& shape) {
-  const bool takes_codes =
-      shape.is_fp8 && generation == Generation::sm90 && takes_hopper_fp8_gradient_codes(shape);
+  const bool takes_codes = shape.is_fp8 && !shape.is_latent && generation == Generation::sm90 &&
+                           takes_hopper_fp8_gradient_codes(shape);
   return takes_codes ? CodeForm::all_rows : CodeForm::none;
 }
 
@@ -149,9 +147,9 @@ void launch_forward(Generation generation, const ForwardLaunch& launch, Stream s
                                : launch_hopper_forward(launch, stream);
   }
   if (generation == Generation::sm100) return launch_blackwell_forward(launch, stream);
+  if (launch.shape.is_fp8) return launch_fp8_forward(launch, stream);
   if (launch.shape.has_terms) return launch_terms_forward(launch, stream);
   if (launch.shape.is_latent) return launch_latent_forward(launch, stream);
-  if (launch.shape.is_fp8) return launch_fp8_forward(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_forward(launch, stream);
   launch_portable_forward(launch, stream);
 }
@@ -165,9 +163,9 @@ void launch_query_gradient(Generation generation, const BackwardLaunch& launch, 
     return launch.shape.is_latent ? launch_hopper_latent_query_gradient(launch, stream)
                                   : launch_hopper_wide_query_gradient(launch, stream);
   }
+  if (launch.shape.is_fp8) return launch_fp8_query_gradient(launch, stream);
   if (launch.shape.has_terms) return launch_terms_query_gradient(launch, stream);
   if (launch.shape.is_latent) return launch_latent_query_gradient(launch, stream);
-  if (launch.shape.is_fp8) return launch_fp8_query_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_query_gradient(launch, stream);
   launch_portable_query_gradient(launch, stream);
 }
@@ -192,9 +190,9 @@ void launch_key_gradient(Generation generation, const BackwardLaunch& launch, St
   }
   CPSCOPE_CHECK(launch.key_tiles.group_parts == 1, "only Hopper's kernels take groups in parts",
                 launch.key_tiles.group_parts, launch.shape.group);
+  if (launch.shape.is_fp8) return launch_fp8_key_gradient(launch, stream);
   if (launch.shape.has_terms) return launch_terms_key_gradient(launch, stream);
   if (launch.shape.is_latent) return launch_latent_key_gradient(launch, stream);
-  if (launch.shape.is_fp8) return launch_fp8_key_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_key_gradient(launch, stream);
   launch_portable_key_gradient(launch, stream);
 }

@@ -1,9 +1,11 @@
 #include "kernels/attention/decode_rows.h"
+#include "kernels/attention/fp8_numbers.h"
 #include "kernels/attention/key_part_sums.h"
 #include "kernels/attention/packed_heads.h"
 #include "kernels/device/launch.h"
 #include "kernels/device/work_items.h"
 #include "kernels/hopper/hopper_latent_forward.h"
+#include "kernels/hopper/hopper_latent_tiles.h"
 #include "kernels/hopper/hopper_pipeline.h"
 #include "kernels/hopper/hopper_products.h"
 #include "kernels/tiles/work_order.h"
@@ -27,7 +29,9 @@
 // cut into parts, a second kernel adds up their sums (key_part_sums.h).
 //
 // Shared memory: 226 KiB; the last 64 elements of Q are kept in registers, and P1 takes their
-// place. Numbers: as attention_decode; P0 is rounded once for each product. Sources: DeepSeek-V2
+// place. Numbers: as attention_decode; P0 is rounded once for each product. fp8 with one scale a
+// tensor: tensor cores multiply bf16 numbers of the same values; weights are rounded to bf16, not
+// cast to E4M3, as FlashMLA does with a cache of 8 bits. Sources: DeepSeek-V2
 // (arXiv:2405.04434), 2.1; FlashAttention-2 (arXiv:2307.08691), alg. 1; warpgroups that take turns:
 // FlashMLA (DeepSeek, 2025, "seesaw").
 
@@ -36,64 +40,7 @@ namespace {
 
 using namespace device;
 
-constexpr int kWarpgroups = 2;
 constexpr int64_t kMostCutItems = 8;  // of each CTA
-
-/// Tiles and shared memory: panels of 64 elements a row, as matrix_descriptor reads them.
-template <class Element, bool kHasCap>
-struct LatentTiles {
-  using T = Element;
-  static constexpr bool kIsCapped = kHasCap;
-  static constexpr int kQk = 576;
-  static constexpr int kV = 512;
-  static constexpr int kRows = 64;
-  static constexpr int kWalkedRows = 64;
-  static constexpr int kWarps = 4 * kWarpgroups;
-  static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kSumSets = 1;
-  static constexpr int kPanelBytes = 64 * kPanelRowBytes;
-  static constexpr int kTileBytes = kQk / kBoxLanes * kPanelBytes;  // of 64 rows
-
-  static constexpr int kPanels = kQk / kBoxLanes;  // of a row of K
-  static constexpr int kLastPanel = kPanels - 1;   // the one behind V
-  static constexpr int kHalfPanels = kV / kBoxLanes / kWarpgroups;
-
-  // Byte offsets into the shared memory, from a multiple of 1024 on. The next work item comes
-  // first.
-  static constexpr int kTops = 128;    // fp32 [warpgroup][row], the largest logits, then sums
-  static constexpr int kLoaded = 704;  // barriers [buffer][half of V's elements]
-  static constexpr int kLoads = 2 * kWarpgroups;
-  static constexpr int kSignals = kLoaded + kLoads * 8;  // three barriers
-  static constexpr int kQueries = 1024;
-  static constexpr int kKeys = kQueries + kTileBytes;                         // two buffers
-  static constexpr int kWeights = kKeys + 2 * kTileBytes;                     // P0
-  static constexpr int kSecondWeights = kQueries + kLastPanel * kPanelBytes;  // P1
-  static constexpr int kStreamEnd = kWeights + kPanelBytes;
-
-  // After the stream, as DecodeTiles has it.
-  static constexpr int kSumLanes = kSumLanesOf<kV>;
-  static constexpr int kSums = kQueries;
-  static constexpr int kNotes = kSums + kRows * kSumLanes * 4;
-  static constexpr int kEnds = kNotes + kRows * int{sizeof(RowSum)};
-  static constexpr int kSharedBytes =
-      1024 + std::max(kStreamEnd, kEnds + kRows * int{sizeof(RowEnd)});
-  static_assert(kTops + kWarpgroups * kRows * 4 <= kLoaded && kSignals + 3 * 8 <= kQueries);
-  static_assert(kSharedBytes <= kMaxSharedBytes);
-};
-
-/// Parameters of the kernel.
-struct LatentParams {
-  DecodeParams decode;
-  TensorMap keys;
-  bool shares_keys = false;  // several tiles of heads read the same ones
-};
-
-/// Phases of the barriers: of loads to each buffer, and of signals, which every pair of tiles ends;
-/// the same in all threads.
-struct LoadPhases {
-  uint32_t parity[2] = {0, 0};
-  uint32_t pair = 0;
-};
 
 /// One CTA's work item.
 template <class Tiles>
@@ -556,11 +503,22 @@ void launch_latent(const DecodeParams& decode, Stream stream) {
   given.shape.softcap != 0.0f ? launch(LatentTiles<T, true>{}) : launch(LatentTiles<T, false>{});
 }
 
+/// Rows hold codes as bf16 numbers, whose scales multiply products and results.
+void set_fp8_factors(const Fp8Numbers& fp8, DecodeParams& params) {
+  params.launch.q = fp8.q;
+  params.launch.k = fp8.k;
+  params.launch.shape.scale *= fp8.descale * fp8.descale;
+  params.value_factor = fp8.descale;
+  params.out_scale = fp8.out;
+}
+
 }  // namespace
 
 std::string why_not_hopper_latent_forward(const AttentionShape& shape) {
   if (shape.dtype != Dtype::bf16 && shape.dtype != Dtype::fp16)
     return "the Hopper forward of latent attention takes bf16 and fp16";
+  if (shape.is_mx)
+    return "the Hopper forward of latent attention takes fp8 with one scale a tensor";
   if (shape.head_dim_qk > AnyTiles::kQk || shape.head_dim_v > AnyTiles::kV)
     return "the Hopper forward of latent attention takes head_dim up to " +
            std::to_string(AnyTiles::kQk) + ", of V up to " + std::to_string(AnyTiles::kV);
@@ -592,6 +550,7 @@ void launch_hopper_latent_forward(const ForwardLaunch& launch, Stream stream) {
   params.launch = launch;
   params.heads = tile.heads;
   params.tile_rows = tile.owned_rows;
+  if (launch.shape.is_fp8) set_fp8_factors(*launch.fp8, params);
   launch.shape.dtype == Dtype::fp16 ? launch_latent<Fp16>(params, stream)
                                     : launch_latent<Bf16>(params, stream);
 }

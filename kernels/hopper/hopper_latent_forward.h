@@ -6,7 +6,7 @@
 #include <string>
 
 /// Forward of latent attention (V is the first elements of K) on tensor cores of sm_90a, in bf16
-/// or fp16, for prompts and for decode steps.
+/// or fp16, or of quantised rows with one scale a tensor, for prompts and for decode steps.
 namespace cpscope::kernels {
 
 /// Empty, or why this kernel does not support a shape with is_latent. It does not wait for inputs

@@ -533,6 +533,7 @@ void launch_in_dtype(const BackwardLaunch& launch, BackwardParams& p, Stream str
 std::string why_not_hopper_latent_backward(const AttentionShape& shape) {
   if (shape.dtype != Dtype::bf16 && shape.dtype != Dtype::fp16)
     return "the Hopper backward of latent attention takes bf16 and fp16";
+  if (shape.is_fp8) return "the Hopper backward of latent attention does not take fp8";
   if (shape.softcap != 0.0f) return "the Hopper backward of latent attention has no softcap";
   if (shape.head_dim_qk > device::kQk || shape.head_dim_v > device::kV)
     return "the Hopper backward of latent attention takes head_dim up to " +

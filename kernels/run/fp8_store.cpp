@@ -51,11 +51,15 @@ void cast_gradients(const BackwardLaunch& launch, Stream stream) {
   };
   cast(launch.dq, shape.q_rows, shape.num_heads, shape.head_dim_qk, fp8.dq);
   cast(launch.dk, shape.kv_rows, shape.num_kv_heads, shape.head_dim_qk, fp8.dk);
-  cast(launch.dv, shape.kv_rows, shape.num_kv_heads, shape.head_dim_v, fp8.dv);
+  if (!shape.is_latent)
+    cast(launch.dv, shape.kv_rows, shape.num_kv_heads, shape.head_dim_v, fp8.dv);
 }
 
 Fp8Store::Fp8Store(const Plan& plan, RankArrays& arrays)
-    : plan_(plan), recipe_(plan.scenario.numerics.fp8), arrays_(arrays) {
+    : plan_(plan),
+      recipe_(plan.scenario.numerics.fp8),
+      arrays_(arrays),
+      has_values_(!plan.scenario.attention.has_v_in_k()) {
   if (!is_on()) return;
   numbers_.is_mx = recipe_->recipe == Fp8Recipe::mxfp8;
   if (numbers_.is_mx || recipe_->format == Fp8Format::e4m3) numbers_.gradients = Fp8Type::e4m3;
@@ -246,7 +250,7 @@ Fp8Amax Fp8Store::find_amax(Stream stream) const {
                        keys_there = to_device(keys, stream);
     raise_amax(home.q, false, queries, queries_there, amax, stream);
     raise_amax(home.kv, false, keys, keys_there, amax, stream);
-    raise_amax(home.kv, true, keys, keys_there, amax, stream);
+    if (has_values_) raise_amax(home.kv, true, keys, keys_there, amax, stream);
     if (home.d_out != kNoBuffer)
       raise_amax(home.d_out, false, queries, queries_there, amax + 1, stream);
     wait_for_stream(stream);  // before the rank's lists are freed
@@ -285,7 +289,7 @@ void Fp8Store::quantise(const Fp8Amax& amax, Stream stream) {
     for (const BufferId id : {home.kv, home.replica}) {
       if (id == kNoBuffer) continue;
       scale_rows(id, false, Fp8Type::e4m3, scale, stream);
-      scale_rows(id, true, Fp8Type::e4m3, scale, stream);
+      if (has_values_) scale_rows(id, true, Fp8Type::e4m3, scale, stream);
     }
     if (home.d_out != kNoBuffer)
       scale_rows(home.d_out, false, numbers_.gradients, d_out_scale, stream);
@@ -304,23 +308,27 @@ Fp8Numbers Fp8Store::of(const ComputeItem& item, Direction direction, CodeForm c
                 kv_head = kv_heads_of(plan_.scenario.attention, item.heads).begin;
   numbers.q = numbers.turned_q = arrays_.rows(item.q, false, head);
   numbers.k = numbers.turned_k = arrays_.rows(item.kv, false, kv_head);
-  numbers.v = arrays_.rows(item.kv, true, kv_head);
+  numbers.v = has_values_ ? arrays_.rows(item.kv, true, kv_head) : numbers.k;
   if (direction == Direction::backward)
     numbers.d_out = numbers.turned_d_out = arrays_.rows(item.d_out, false, head);
   if (codes != CodeForm::none) encode(item, codes, numbers, stream);
   return numbers;
 }
 
-/// Quantises rows of some heads into an array; along tokens if there are blocks.
+/// Quantises rows of some heads into an array; along tokens if there are blocks. With second the
+/// rows are those of v, also where they are a part of k.
 DeviceRows Fp8Store::cast(BufferId buffer, bool second, HeadRange heads, int64_t rows,
                           const Blocks* blocks, int32_t array, Stream stream) const {
-  const BufferShape shape = arrays_.shape(buffer, second);
+  const bool is_part = second && !has_values_;
+  const BufferShape shape = arrays_.shape(buffer, second && !is_part);
+  const int32_t lanes = is_part ? plan_.scenario.attention.head_dim_v : shape.lanes,
+                pitch = is_part ? padded_lanes(lanes) : shape.pitch;
   BlockCast cast;
-  cast.from = arrays_.rows(buffer, second, heads.begin);
-  cast.to = {arrays_.at(array), int64_t{heads.size()} * shape.pitch, shape.pitch};
+  cast.from = arrays_.rows(buffer, second && !is_part, heads.begin);
+  cast.to = {arrays_.at(array), int64_t{heads.size()} * pitch, pitch};
   cast.num_rows = rows;
   cast.heads = heads.size();
-  cast.lanes = shape.lanes;
+  cast.lanes = lanes;
   if (blocks != nullptr) {
     cast.blocks = blocks->spans_on_device.as<RowSpan>();
     cast.num_blocks = static_cast<int32_t>(blocks->spans.size());

@@ -95,6 +95,7 @@ class Fp8Store {
   const Plan& plan_;
   const std::optional<Fp8> recipe_;
   RankArrays& arrays_;
+  const bool has_values_;  // else v is a part of k
   Fp8History history_;
   Fp8Numbers numbers_;  // what all items share
   IdVector<RankId, Operands> operands_;

@@ -28,13 +28,9 @@ const char* to_text(Generation generation) {
 
 std::optional<std::string> RankEngine::why_not(const Plan& plan) {
   const Attention& attention = plan.scenario.attention;
-  if (plan.scenario.numerics.fp8 && has_score_terms(attention))
-    return "no executor has bias, ALiBi or dropout in dtype fp8";
   if (plan.scenario.numerics.dtype == Dtype::fp64)
     return "the GPU kernels compute in fp32 and hold bf16, fp16 or fp32, not fp64";
   const bool is_latent = attention.has_v_in_k();
-  if (is_latent && (plan.scenario.numerics.fp8 || has_score_terms(attention)))
-    return "the GPU executors have latent attention (latent_dim) without bias, ALiBi, dropout, fp8";
   const int32_t most = is_latent ? kMaxLatentDim : kMaxHeadDim;
   for (const int32_t dim : {attention.head_dim_qk, attention.head_dim_v}) {
     if (dim > most)

@@ -14,7 +14,8 @@ struct RowSizes {
   double length = 0.0;  // largest length of one head's row
 };
 
-RowSizes sizes_of(const Tensor& tensor, const BatchSlots& slots, Side side) {
+/// Of the first `used` elements of every row.
+RowSizes sizes_of(const Tensor& tensor, const BatchSlots& slots, Side side, int64_t used) {
   RowSizes sizes;
   if (tensor.values.empty()) return sizes;
   const int64_t heads = tensor.shape[1], lanes = tensor.shape[2];
@@ -22,7 +23,7 @@ RowSizes sizes_of(const Tensor& tensor, const BatchSlots& slots, Side side) {
     const SlotSide ids = sequence.side(side);
     for (int64_t row = ids.valid_begin() * heads; row < ids.valid_end() * heads; ++row) {
       double squares = 0;
-      for (int64_t i = row * lanes; i < (row + 1) * lanes; ++i) {
+      for (int64_t i = row * lanes; i < row * lanes + used; ++i) {
         const double value = std::abs(tensor.values[static_cast<size_t>(i)]);
         sizes.amax = std::max(sizes.amax, value);
         squares += value * value;
@@ -37,10 +38,11 @@ RowSizes sizes_of(const Tensor& tensor, const BatchSlots& slots, Side side) {
 
 Fp8History history_of(const Scenario& scenario, const RunInputs& inputs) {
   const Attention& attention = scenario.attention;
-  const RowSizes q = sizes_of(inputs.q, inputs.slots, Side::q),
-                 k = sizes_of(inputs.k, inputs.slots, Side::kv),
-                 v = sizes_of(inputs.v, inputs.slots, Side::kv),
-                 d_out = sizes_of(inputs.d_out, inputs.slots, Side::q);
+  const int64_t qk = attention.head_dim_qk, lanes_v = attention.head_dim_v;
+  const RowSizes q = sizes_of(inputs.q, inputs.slots, Side::q, qk),
+                 k = sizes_of(inputs.k, inputs.slots, Side::kv, qk),
+                 v = sizes_of(values_of(inputs), inputs.slots, Side::kv, lanes_v),
+                 d_out = sizes_of(inputs.d_out, inputs.slots, Side::q, lanes_v);
   int64_t longest = 1;
   for (const SequenceSlot& sequence : inputs.slots.sequences)
     longest = std::max(longest, sequence.q_valid);
@@ -49,11 +51,15 @@ Fp8History history_of(const Scenario& scenario, const RunInputs& inputs) {
   Fp8History history;
   history.qkv = std::max({q.amax, k.amax, v.amax});
   history.d_out = d_out.amax;
-  history.out = v.amax;
-  history.d_logits = attention.effective_scale() * d_out.length * v.length / 2;
+  // Dropout enlarges the weights that it keeps.
+  const double enlarged = 1 / (1 - attention.dropout);
+  history.out = enlarged * v.amax;
+  history.d_logits = enlarged * attention.effective_scale() * d_out.length * v.length / 2;
   history.dq = 4 * history.d_logits * k.amax;
   history.dk = history.d_logits * q.amax * readers;
-  history.dv = d_out.amax * readers;
+  history.dv = enlarged * d_out.amax * readers;
+  // A shared row of K and V has one gradient.
+  if (attention.has_v_in_k()) history.dk += history.dv;
   return history;
 }
 

@@ -297,14 +297,14 @@ void roll_owned_heads(uint64_t seed, Scenario& scenario) {
 }
 
 /// Latent rows of keys and values. Draws of its own, for the same reason.
-void roll_latent(uint64_t seed, Attention& attention) {
+void roll_latent(uint64_t seed, bool may_expand, Attention& attention) {
   Dice dice(seed ^ 0x1a7e47);
   if (!dice.chance(15)) return;
   attention.kv_heads = 1;
   attention.latent_dim = attention.head_dim_v = dice.pick({1, 4, 6, 8, 17});
   const int32_t rotated = dice.pick({0, 2, 4, 7, 10});
   attention.head_dim_qk = attention.latent_dim + rotated;
-  if (dice.chance(40)) {
+  if (dice.chance(40) && may_expand) {
     attention.latent_nope_dim = dice.pick({1, 3, 6, 16});
     attention.head_dim_qk = attention.latent_nope_dim + rotated;
     attention.head_dim_v = dice.pick({1, 4, 7, 16});
@@ -349,10 +349,6 @@ void roll_fp8(uint64_t seed, Scenario& scenario) {
                                                : dice.pick({Fp8KvWire::fp8, Fp8KvWire::bf16});
   scenario.numerics.dtype = Dtype::bf16;
   scenario.numerics.fp8 = fp8;
-  Attention& attention = scenario.attention;
-  attention.alibi = false;
-  attention.bias = BiasShape::none;
-  attention.dropout = 0;
   // With larger logits the rounding of one element of q decides which key takes all the weight.
   if (scenario.attention.softmax_scale > 1) scenario.attention.softmax_scale = 0;
 }
@@ -395,7 +391,7 @@ Scenario random_scenario(uint64_t seed, const RandomSpace& space) {
   roll_stages(seed, space, scenario.parallel);
   if (space.has_rare) roll_rounds(seed, scenario.batch, scenario.parallel);
   if (space.has_rare) roll_owned_heads(seed, scenario);
-  if (space.has_rare && !space.has_fp8) roll_latent(seed, scenario.attention);
+  if (space.has_rare) roll_latent(seed, !space.has_fp8, scenario.attention);
   if (space.has_fp8) {
     roll_fp8(seed, scenario);
   } else if (space.has_rare) {

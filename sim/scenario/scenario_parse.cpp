@@ -317,13 +317,8 @@ void refuse_unfinished(const ScenarioTables& tables, const Scenario& scenario) {
       table.complaints().refuse(table.place(key), fmt::format("{} is not supported", name),
                                 "leave it out");
   };
-  const Attention& attention = scenario.attention;
-  if (!scenario.numerics.fp8) return;
-  refuse(attention.alibi, tables.attention, "alibi", "ALiBi with dtype fp8");
-  refuse(attention.bias != BiasShape::none, tables.attention, "bias", "Bias with dtype fp8");
-  refuse(attention.dropout > 0, tables.attention, "dropout", "Dropout with dtype fp8");
-  refuse(attention.latent_dim > 0, tables.attention, "latent_dim",
-         "Latent attention with dtype fp8");
+  refuse(scenario.numerics.fp8 && scenario.attention.expands_rows(), tables.attention,
+         "latent_nope_dim", "Expanding latent rows with dtype fp8");
 }
 
 ScenarioTables open_tables(const TomlValue& root, Complaints& complaints, ScenarioOrigin origin,

@@ -230,7 +230,8 @@ def test_a_bad_text_says_where_it_is_wrong(text, kind, words):
 
 @pytest.mark.parametrize("keys, kind, words", [
     ({"head": 3}, cpscope.ScenarioError, "did you mean heads"),
-    ({"dropout": 0.1, "dtype": "fp8", "lengths": [3]}, cpscope.RefusedError, "Dropout with dtype fp8 is not supported"),
+    ({"kv_heads": 1, "latent_dim": 4, "latent_nope_dim": 4, "dtype": "fp8", "lengths": [3]}, cpscope.RefusedError,
+     "Expanding latent rows with dtype fp8 is not supported"),
     ({"cu_seqlens": [0, 5, 3]}, cpscope.InputError, "cu_seqlens must not fall: 5, then 3"),
     ({"cu_seqlens": [1, 5]}, cpscope.InputError, "must begin with 0"),
     ({"cu_seqlens": [0.0, 5.5]}, cpscope.InputError, "cu_seqlens must be whole numbers: 5.5 at 1"),

@@ -175,6 +175,21 @@ constexpr FeatureRecipe kFeatures[] = {
     {"fp8 current", [](Scenario& s) { set_fp8(s, Fp8Recipe::current); }},
     {"fp8 delayed", [](Scenario& s) { set_fp8(s, Fp8Recipe::delayed); }},
     {"mxfp8", [](Scenario& s) { set_fp8(s, Fp8Recipe::mxfp8); }},
+    {"fp8 with ALiBi, bias, dropout",
+     [](Scenario& s) {
+       set_fp8(s, Fp8Recipe::delayed);
+       s.attention.alibi = true;
+       s.attention.bias = BiasShape::one_h;
+       s.attention.dropout = 0.25;
+     },
+     [](Attention& a) { a.dropout = 0.0; }},
+    {"fp8, latent MLA",
+     [](Scenario& s) {
+       set_fp8(s, Fp8Recipe::current);
+       s.attention.kv_heads = 1;
+       s.attention.head_dim_qk = 40;
+       s.attention.latent_dim = 32;
+     }},
     {"empty sequence", empty_a_sequence},
     {"backward KV saved", [](Scenario& s) { s.parallel.backward_kv = BackwardKv::saved; }},
     {"bf16, partial wire fp32",

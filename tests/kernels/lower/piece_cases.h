@@ -18,13 +18,6 @@ inline constexpr int64_t kLongestSequence = 40;
 inline constexpr int64_t kLongestSequence = 400;
 #endif
 
-/// No device has them with latent attention.
-inline void drop_score_terms(Attention& attention) {
-  attention.alibi = false;
-  attention.bias = BiasShape::none;
-  attention.dropout = 0.0;
-}
-
 /// A random scenario in a dtype that devices support; fp64 becomes bf16. moves_queries: of a
 /// communication type in which other ranks' results are merged.
 inline Scenario random_device_scenario(uint64_t seed, int64_t max_length = kLongestSequence,
@@ -36,7 +29,6 @@ inline Scenario random_device_scenario(uint64_t seed, int64_t max_length = kLong
   space.has_rare = true;
   Scenario scenario = random_scenario(seed, space);
   if (scenario.numerics.dtype == Dtype::fp64) scenario.numerics.dtype = Dtype::bf16;
-  if (scenario.attention.latent_dim > 0) drop_score_terms(scenario.attention);
   return scenario;
 }
 

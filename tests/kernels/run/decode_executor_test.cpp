@@ -108,6 +108,35 @@ TEST(CudaExecutor, CarriesOutDecodeStepsOfFp8) {
   }
 }
 
+/// The latent rows of a cache in 8 bits: one scale a tensor on tensor cores, in parts of the keys.
+TEST(CudaExecutor, CarriesOutDecodeStepsOfLatentRowsInFp8) {
+  CPSCOPE_NEEDS_DEVICE(newest);
+  const auto portable = kernels::make_executor_cuda(kernels::Generation::portable);
+  const bool has_hopper = kernels::describe_device(0).compute_capability == 90;
+  for (const char* recipe : {"current", "delayed", "mxfp8"}) {
+    for (const DecodeStep& step : {decode_steps()[0], decode_steps()[1]}) {
+      Scenario scenario = scenario_of_step(
+          step, 64, fmt::format("dtype = \"fp8\"\n[fp8]\nrecipe = \"{}\"\n", recipe));
+      scenario.attention.kv_heads = 1;
+      scenario.attention.head_dim_qk = 72;
+      scenario.attention.head_dim_v = scenario.attention.latent_dim = 64;
+      for (Executor* executor : {&newest, portable.get()}) {
+        if (executor != &newest && recipe != std::string("current")) continue;
+        const std::string where = fmt::format("{} {} on {}", step.name, recipe, executor->name());
+        const auto run = run_graded_on(*executor, scenario);
+        ASSERT_TRUE(run && run->output.ok()) << where;
+        EXPECT_TRUE(run->grade.passed) << where << "\n" << describe(scenario, run->grade);
+        const std::string kernel = run->output.value().item_kernels.forward.front();
+        const bool is_on_tensor_cores =
+            has_hopper && executor == &newest && recipe != std::string("mxfp8");
+        EXPECT_EQ(kernel.starts_with("sm90"), is_on_tensor_cores) << where << ": " << kernel;
+        const bool has_parts = kernel.find("in parts of the keys") != std::string::npos;
+        EXPECT_EQ(has_parts, is_on_tensor_cores) << where << ": " << kernel;
+      }
+    }
+  }
+}
+
 TEST(CudaExecutor, TakesOtherKernelsForTheGradientsOfDecodeSteps) {
   CPSCOPE_NEEDS_DEVICE(executor);
   for (const char* dtype : {"bf16", "fp32"}) {

@@ -3,6 +3,7 @@
 #include "sim/run/grade/grade.h"
 #include "sim/run/run_inputs.h"
 #include "sim/scenario/random_scenario.h"
+#include "sim/scenario/score_terms.h"
 #include "tests/kernels/device/source_lines.h"
 #include "tests/kernels/run/fp8_cases.h"
 #include "tests/kernels/run/needs_device.h"
@@ -165,6 +166,56 @@ TEST(CudaFp8, KeepsTheBudgetWithEveryHeadDimAndFeature) {
       const auto run = run_graded_on(executor, scenario);
       ASSERT_TRUE(run && run->output.ok()) << qk << ": " << to_text(run->output.error());
       EXPECT_TRUE(run->grade.passed) << name_of(fp8) << "\n" << describe(scenario, run->grade);
+    }
+  }
+}
+
+/// Bias, ALiBi and dropout, latent attention, and both together.
+std::vector<std::pair<const char*, Scenario>> scenarios_with_more(const Fp8& fp8) {
+  Scenario terms = fp8_scenario_of("p2p", fp8);
+  terms.attention.alibi = true;
+  terms.attention.bias = BiasShape::b_h;
+  terms.attention.dropout = 0.3;
+  Scenario latent = fp8_scenario_of("p2p", fp8);
+  latent.attention.kv_heads = 1;
+  latent.attention.head_dim_qk = 80;
+  latent.attention.head_dim_v = latent.attention.latent_dim = 72;
+  Scenario both = latent;
+  both.attention.alibi = true;
+  both.attention.bias = BiasShape::one_h;
+  both.attention.dropout = 0.3;
+  Scenario largest = fp8_scenario_of("p2p", fp8, 64, "22, 9");
+  largest.attention.kv_heads = 1;
+  largest.attention.head_dim_qk = 576;
+  largest.attention.head_dim_v = largest.attention.latent_dim = 512;
+  return {{"terms", terms}, {"latent", latent}, {"latent with terms", both}, {"576", largest}};
+}
+
+TEST(CudaFp8, TakesBiasAlibiDropoutAndLatentRows) {
+  CPSCOPE_NEEDS_DEVICE(newest);
+  EXPECT_EQ(newest.name(), "cuda");
+  size_t number = 0;
+  for (const auto& each : both_executors()) {
+    for (const Fp8& fp8 : some_recipes(number++)) {
+      for (auto& [name, scenario] : scenarios_with_more(fp8)) {
+        scenario.parallel.layout = LayoutKind::contiguous;
+        const auto run = run_graded_on(*each, scenario);
+        ASSERT_TRUE(run && run->output.ok()) << name << ": " << to_text(run->output.error());
+        const RunOutput& output = run->output.value();
+        EXPECT_TRUE(run->grade.passed) << each->name() << ", " << name_of(fp8) << "\n"
+                                       << describe(scenario, run->grade);
+        const auto [relative, tensor] =
+            apart(output.answer, walk(run->plan, run->inputs), run->inputs.slots);
+        // Few numbers in all: terms move a few casts. Hopper's forward of latent rows rounds
+        // weights to bf16, where the walker casts them.
+        const bool casts_weights = output.item_kernels.forward.front().find("sm90") != 0;
+        EXPECT_LT(relative, casts_weights ? 3 * kOneCast : 0.06)
+            << each->name() << ", " << name << ", " << name_of(fp8) << ", " << tensor;
+        const bool has_own_forward = has_hopper() && each->name() == "cuda" &&
+                                     fp8.recipe != Fp8Recipe::mxfp8 &&
+                                     !has_score_terms(scenario.attention);
+        EXPECT_EQ(casts_weights, !has_own_forward) << name;
+      }
     }
   }
 }

@@ -40,7 +40,6 @@ Scenario scenario_of(uint64_t seed) {
   Scenario scenario = random_scenario(seed, space);
   constexpr Dtype kDtypes[] = {Dtype::bf16, Dtype::fp16, Dtype::fp32};
   scenario.numerics.dtype = kDtypes[seed % 3];
-  if (scenario.attention.latent_dim > 0) drop_score_terms(scenario.attention);
   return scenario;
 }
 
