@@ -220,6 +220,25 @@ TEST(CudaFp8, TakesBiasAlibiDropoutAndLatentRows) {
   }
 }
 
+/// Small enough for compute-sanitizer.
+TEST(CudaFp8, AddsTermsToFewLatentRows) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  for (const Fp8Recipe recipe : {Fp8Recipe::current, Fp8Recipe::mxfp8}) {
+    Scenario scenario = fp8_scenario_of("p2p", {.recipe = recipe}, 16, "22, 9");
+    scenario.attention.kv_heads = 1;
+    scenario.attention.head_dim_qk = 24;
+    scenario.attention.head_dim_v = scenario.attention.latent_dim = 16;
+    for (const bool has_terms : {false, true}) {
+      scenario.attention.alibi = has_terms;
+      scenario.attention.bias = has_terms ? BiasShape::one_h : BiasShape::none;
+      scenario.attention.dropout = has_terms ? 0.3 : 0.0;
+      const auto run = run_graded_on(executor, scenario);
+      ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
+      EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+    }
+  }
+}
+
 /// Several tiles of keys and of queries; documents that begin in the middle of a block of MXFP8, of
 /// a group of codes, of a tile.
 TEST(CudaFp8, StaysNearTheWalkerOverManyTiles) {
