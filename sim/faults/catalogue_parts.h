@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cpscope {
@@ -44,6 +45,12 @@ using EditSlices = std::function<void(const ComputeItem&, std::vector<BandSlice>
 /// Every forward item with its slices rewritten; the site is the first one that changed.
 std::optional<PlantedFault> plant_slices(const Plan& healthy, std::string what,
                                          const EditSlices& edit);
+
+/// Gives a fault that could be planted to the search, which says whether it takes more. True as
+/// well where the plan has no such place.
+inline bool offer(std::optional<PlantedFault> planted, const TakePlanted& take) {
+  return !planted || take(*std::move(planted));
+}
 
 /// Calls take(one, other) for each pair of ranks, the lower one first, until it returns false.
 template <class Take>

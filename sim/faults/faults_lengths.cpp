@@ -98,10 +98,8 @@ std::optional<PlantedFault> plant_boundary_off(const Plan& healthy) {
 }
 void plant_all_boundaries_off(const Plan& healthy, const TakePlanted& take) {
   for (size_t document = 0; document + 1 < healthy.scenario.batch.lengths.size(); ++document) {
-    for (const int64_t by : {1, -1}) {
-      std::optional<PlantedFault> planted = move_boundary(healthy, document, by);
-      if (planted && !take(*std::move(planted))) return;
-    }
+    for (const int64_t by : {1, -1})
+      if (!offer(move_boundary(healthy, document, by), take)) return;
   }
 }
 

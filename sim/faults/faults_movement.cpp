@@ -43,8 +43,7 @@ std::optional<PlantedFault> plant_gathered_swap(const Plan& healthy) {
 }
 void plant_all_gathered_swaps(const Plan& healthy, const TakePlanted& take) {
   for_each_pair(healthy.layout.cp_size, [&](RankId one, RankId two) {
-    std::optional<PlantedFault> planted = swap_gathered(healthy, one, two);
-    return !planted || take(*std::move(planted));
+    return offer(swap_gathered(healthy, one, two), take);
   });
 }
 

@@ -94,8 +94,7 @@ void plant_all_exchanged_owners(const Plan& healthy, const TakePlanted& take) {
   bool goes_on = true;
   for (int32_t from = 0; from < healthy.layout.cp_size && goes_on; ++from)
     for_each_pair(healthy.layout.cp_size, [&](RankId one, RankId other) {
-      std::optional<PlantedFault> planted = exchange_owners(healthy, RankId{from}, one, other);
-      goes_on = !planted || take(*std::move(planted));
+      goes_on = offer(exchange_owners(healthy, RankId{from}, one, other), take);
       return goes_on;
     });
 }
@@ -130,9 +129,7 @@ void plant_in_each(const Plan& healthy, const std::vector<Item>& items, Meets me
                    std::optional<PlantedFault> (*plant)(const Plan&, int64_t item),
                    const TakePlanted& take) {
   for (size_t i = 0; i < items.size(); ++i) {
-    if (!meets(items[i])) continue;
-    std::optional<PlantedFault> planted = plant(healthy, static_cast<int64_t>(i));
-    if (planted && !take(*std::move(planted))) return;
+    if (meets(items[i]) && !offer(plant(healthy, static_cast<int64_t>(i)), take)) return;
   }
 }
 
@@ -210,10 +207,8 @@ std::optional<PlantedFault> plant_lost_round(const Plan& healthy) {
   return lose_round(healthy, RankId{1});
 }
 void plant_all_lost_rounds(const Plan& healthy, const TakePlanted& take) {
-  for (const RankId rank : healthy.home.ids()) {
-    std::optional<PlantedFault> planted = lose_round(healthy, rank);
-    if (planted && !take(*std::move(planted))) return;
-  }
+  for (const RankId rank : healthy.home.ids())
+    if (!offer(lose_round(healthy, rank), take)) return;
 }
 
 }  // namespace

@@ -50,13 +50,19 @@ TEST(PlanMistakes, OfRandomPlansRunToTheirEnd) {
 }
 
 TEST(PlanMistakes, EndWhenNoMoreAreTaken) {
-  for (const char* type : {"all_gather", "pass_q"}) {
+  const std::string packed = "[batch]\nlengths = [64, 64]\n[parallel]\n";
+  const std::string decoder =
+      "attn_mask_type = \"causal_bottom_right\"\n[batch]\nlengths = [2]\nkv_lengths = [64]\n"
+      "[parallel]\nlayout = \"contiguous\"\nq_owner = \"heads\"\ncombine = \"tree\"\n";
+  const std::string forward = "[numerics]\nbackward = false\n";
+  for (const std::string& text :
+       {packed + "cp_size = 4\ncp_comm_type = \"all_gather\"\n",
+        packed + "cp_size = 4\ncp_comm_type = \"pass_q\"\n",
+        packed + "cp_size = 4\nring_backward = \"q\"\n",
+        packed + "cp_size = 6\ncp_comm_type = \"double_ring\"\nring_window = 2\n",
+        decoder + "cp_size = 4\ncp_comm_type = \"gather_q\"\n" + forward}) {
     const Scenario scenario =
-        parse_scenario(
-            fmt::format("schema = 1\n[attention]\nheads = 2\nhead_dim = 8\n[batch]\n"
-                        "lengths = [64, 64]\n[parallel]\ncp_size = 4\ncp_comm_type = \"{}\"\n",
-                        type),
-            "four.toml")
+        parse_scenario("schema = 1\n[attention]\nheads = 4\nhead_dim = 8\n" + text, "places.toml")
             .value()
             .scenario;
     const CheckedPlan checked = plan_scenario(scenario).value();
@@ -65,9 +71,9 @@ TEST(PlanMistakes, EndWhenNoMoreAreTaken) {
     for (int most = 1; most <= all; ++most) {
       int taken = 0;
       visit_plan_mistakes(checked.plan(), [&](const PlanMistake&) { return ++taken < most; });
-      EXPECT_EQ(taken, most) << type;
+      EXPECT_EQ(taken, most) << text;
     }
-    EXPECT_GT(all, 6) << type << ": six pairs of ranks";
+    EXPECT_GE(all, 5) << "one in each of several places: " << text;
   }
 }
 
