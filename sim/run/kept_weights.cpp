@@ -3,29 +3,12 @@
 #include "sim/base/parallel.h"
 #include "sim/plan/token_run.h"
 #include "sim/run/philox.h"
+#include "sim/run/run_inputs.h"
 #include "sim/scenario/score_terms.h"
 
 #include <vector>
 
 namespace cpscope {
-namespace {
-
-/// [packed padded id] The sequence of a token and its position among the valid ones.
-struct Place {
-  int64_t sequence = -1, position = 0;
-};
-
-std::vector<Place> places_of_ids(const BatchSlots& slots, Side side) {
-  std::vector<Place> places(static_cast<size_t>(slots.tokens_of(side)));
-  for (size_t s = 0; s < slots.sequences.size(); ++s) {
-    const SlotSide slot = slots.sequences[s].side(side);
-    for (int64_t i = 0; i < slot.valid; ++i)
-      places[static_cast<size_t>(slot.valid_begin() + i)] = {static_cast<int64_t>(s), i};
-  }
-  return places;
-}
-
-}  // namespace
 
 KeptWeights draw_by_item(const Plan& plan) {
   KeptWeights kept;
@@ -43,8 +26,8 @@ KeptWeights draw_by_item(const Plan& plan) {
       kept.first.back() + attention.heads * batch.lengths.back() * batch.kv_lengths.back();
   kept.is_kept.assign(static_cast<size_t>(cells), 0);
   const DropoutRule rule = dropout_rule(attention, plan.scenario.numerics);
-  const std::vector<Place> queries = places_of_ids(plan.layout.slots, Side::q),
-                           keys = places_of_ids(plan.layout.slots, Side::kv);
+  const std::vector<TokenPlace> queries = places_of_ids(plan.layout.slots, Side::q),
+                                keys = places_of_ids(plan.layout.slots, Side::kv);
   // Items cover different pairs, so that their order does not matter.
   for_each_index(std::ssize(plan.forward.computes), [&](int64_t number) {
     const ComputeItem& item = plan.forward.computes[static_cast<size_t>(number)];
@@ -53,10 +36,10 @@ KeptWeights draw_by_item(const Plan& plan) {
                                columns = expand(plan.list(item.kv_tokens));
     for (const BandSlice& slice : plan.slices_of(item)) {
       for (int64_t row = slice.q0; row < slice.q1; ++row) {
-        const Place& query = queries[static_cast<size_t>(rows[static_cast<size_t>(row)])];
+        const TokenPlace& query = queries[static_cast<size_t>(rows[static_cast<size_t>(row)])];
         const ColumnRange range = columns_of_row(slice, row);
         for (int64_t column = range.begin; column < range.end; ++column) {
-          const Place& key = keys[static_cast<size_t>(columns[static_cast<size_t>(column)])];
+          const TokenPlace& key = keys[static_cast<size_t>(columns[static_cast<size_t>(column)])];
           for (int32_t head = item.heads.begin; head < item.heads.end; ++head) {
             const auto words = philox(
                 {static_cast<uint32_t>(column / 4), static_cast<uint32_t>(row),

@@ -13,24 +13,6 @@
 namespace cpscope {
 namespace {
 
-/// Places of all ids of one side, in packed padded order.
-std::vector<TokenPlace> places_of(const BatchSlots& slots, Side side) {
-  const int64_t tokens = slots.tokens_of(side);
-  std::vector<TokenPlace> places;
-  places.reserve(static_cast<size_t>(tokens));
-  for (size_t s = 0; s < slots.sequences.size(); ++s) {
-    const SlotSide slot = slots.sequences[s].side(side);
-    for (int64_t id = slot.begin; id < slot.end(); ++id) {
-      const bool is_valid = slot.is_valid(id);
-      const int64_t first = is_valid ? slot.valid_begin() : slot.begin;
-      places.push_back({static_cast<int64_t>(s), id - first, is_valid});
-    }
-  }
-  for (int64_t p = 0; static_cast<int64_t>(places.size()) < tokens; ++p)
-    places.push_back({-1, p, false});
-  return places;
-}
-
 Tensor make_input(const Scenario& scenario, InputTensor which, std::string name,
                   const std::vector<TokenPlace>& places, int32_t heads, int32_t lanes,
                   bool poison) {
@@ -58,6 +40,23 @@ Tensor make_input(const Scenario& scenario, InputTensor which, std::string name,
 
 }  // namespace
 
+std::vector<TokenPlace> places_of_ids(const BatchSlots& slots, Side side) {
+  const int64_t tokens = slots.tokens_of(side);
+  std::vector<TokenPlace> places;
+  places.reserve(static_cast<size_t>(tokens));
+  for (size_t s = 0; s < slots.sequences.size(); ++s) {
+    const SlotSide slot = slots.sequences[s].side(side);
+    for (int64_t id = slot.begin; id < slot.end(); ++id) {
+      const bool is_valid = slot.is_valid(id);
+      const int64_t first = is_valid ? slot.valid_begin() : slot.begin;
+      places.push_back({static_cast<int64_t>(s), id - first, is_valid});
+    }
+  }
+  for (int64_t p = 0; static_cast<int64_t>(places.size()) < tokens; ++p)
+    places.push_back({-1, p, false});
+  return places;
+}
+
 std::vector<bool> valid_ids(const BatchSlots& slots, Side side) {
   std::vector<bool> valid(static_cast<size_t>(slots.tokens_of(side)), false);
   for (const SequenceSlot& sequence : slots.sequences) {
@@ -75,7 +74,7 @@ Tensor make_run_input(const Scenario& scenario, const BatchSlots& slots, InputTe
   const bool has_v_lanes = which == InputTensor::v || which == InputTensor::d_out;
   constexpr const char* kNames[] = {"q", "k", "v", "d_out"};
   return make_input(scenario, which, kNames[static_cast<size_t>(which)],
-                    places_of(slots, is_of_keys ? Side::kv : Side::q),
+                    places_of_ids(slots, is_of_keys ? Side::kv : Side::q),
                     is_of_keys ? attention.kv_heads : attention.heads,
                     has_v_lanes               ? attention.head_dim_v
                     : which == InputTensor::k ? attention.key_dim()

@@ -28,6 +28,9 @@ Tensor make_row_weights(const Scenario& scenario, InputTensor which);
 Tensor make_run_input(const Scenario& scenario, const BatchSlots& slots, InputTensor which,
                       bool poison);
 
+/// [packed padded id] The places of one side's tokens.
+std::vector<TokenPlace> places_of_ids(const BatchSlots& slots, Side side);
+
 /// [packed padded id] True for a valid token.
 std::vector<bool> valid_ids(const BatchSlots& slots, Side side);
 

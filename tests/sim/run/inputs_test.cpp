@@ -1,6 +1,7 @@
 #include "sim/run/inputs.h"
 
 #include "sim/run/dtype.h"
+#include "sim/run/run_inputs.h"
 
 #include <bit>
 #include <cmath>
@@ -8,8 +9,10 @@
 #include <functional>
 #include <numeric>
 #include <set>
+#include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace cpscope {
@@ -144,6 +147,16 @@ TEST(Inputs, GivePaddingOtherValuesThanTokens) {
   const double token = input_value(numerics, InputTensor::v, place, 1, 6);
   place.is_valid = false;
   EXPECT_NE(token, input_value(numerics, InputTensor::v, place, 1, 6));
+}
+
+TEST(Inputs, CountPlacesOfTokensFromTheFirstValidOneAndOfPaddingFromItsSlot) {
+  const BatchSlots slots{.sequences = {{.q_begin = 0, .q_valid = 2, .q_slot = 4, .q_front = 1},
+                                       {.q_begin = 4, .q_valid = 2, .q_slot = 3}},
+                         .tokens = 9};
+  std::string text;
+  for (const TokenPlace& place : places_of_ids(slots, Side::q))
+    text += fmt::format("{}:{}{} ", place.sequence, place.position, place.is_valid ? "" : "p");
+  EXPECT_EQ(text, "0:0p 0:0 0:1 0:3p 1:0 1:1 1:2p -1:0p -1:1p ");
 }
 
 TEST(Inputs, PeakedOnesGiveQueriesAndKeysOfOneDirectionALargeProduct) {
