@@ -20,12 +20,12 @@ import torch.distributed as dist
 import transformer_engine
 import transformer_engine.pytorch as te
 import transformer_engine_torch as tex
-from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling, Format
 
 import cpscope
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "peers"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("peers", "bench/peers")]
 from processes import hierarchy  # noqa: E402
+from te_recipes import recipe_of  # noqa: E402
 
 LENGTHS = (698, 137, 2041)
 BATCH, SEQLEN = 2, 2048
@@ -37,12 +37,6 @@ def up(value, multiple):
 
 def boundaries(lengths):
     return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device="cuda")
-
-
-def recipe_of(name):
-    if name == "delayed":
-        return DelayedScaling(fp8_format=Format.HYBRID, amax_history_len=1, amax_compute_algo="most_recent", fp8_dpa=True)
-    return Float8CurrentScaling(fp8_format=Format.HYBRID, fp8_dpa=True)
 
 
 class Asked:

@@ -3,9 +3,11 @@ also its masks, and that a peer that answers wrongly gets no figure."""
 import json
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
 import xml.etree.ElementTree as tree
+from unittest import mock
 
 import pytest
 
@@ -382,6 +384,34 @@ def test_transformer_engine_is_given_two_chunks_of_each_padded_document(exchange
         assert sorted(row for _, rows in given for row in rows if row >= 0) == list(range(64))
     assert exchange_te.rows_of_rank([5, 3], 2, 1)[1] == [2, 3, 4, -1, 6, 7]
     assert exchange_te.rows_of_rank([5, 3], 2, 0)[1] == [0, 1, -1, -1, 5, -1]
+
+
+@pytest.fixture
+def grade_te(monkeypatch):
+    """tests/gpu/grade_te.py with PyTorch and TransformerEngine played by mocks, as on four GPUs."""
+    for name in ("torch", "torch.distributed", "transformer_engine", "transformer_engine.pytorch", "transformer_engine.common",
+                 "transformer_engine.common.recipe", "transformer_engine_torch"):
+        monkeypatch.setitem(sys.modules, name, mock.MagicMock(__version__="1"))
+    for name in ("processes", "te_recipes"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", ["grade_te.py"])
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    distributed = sys.modules["torch"].distributed
+    distributed.get_rank.return_value, distributed.get_world_size.return_value = 0, 4
+    yield runpy.run_path(str(ROOT / "tests/gpu/grade_te.py"), run_name="grade_te")
+    for name in ("processes", "te_recipes"):
+        sys.modules.pop(name, None)
+
+
+def test_transformer_engine_is_graded_with_the_recipe_that_it_is_timed_with(grade_te):
+    import te_recipes
+    recipes = sys.modules["transformer_engine.common.recipe"]
+    assert grade_te["recipe_of"] is te_recipes.recipe_of
+    assert grade_te["recipe_of"]("delayed") is recipes.DelayedScaling.return_value
+    assert recipes.DelayedScaling.call_args.kwargs == {"fp8_format": recipes.Format.HYBRID, "amax_history_len": 1,
+                                                       "amax_compute_algo": "most_recent", "fp8_dpa": True}
+    assert grade_te["recipe_of"]("current") is recipes.Float8CurrentScaling.return_value
 
 
 def test_ulysses_is_judged_by_rows_and_by_the_last_keys(exchange_peers, tmp_path):

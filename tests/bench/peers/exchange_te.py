@@ -67,18 +67,11 @@ class TransformerEngine:
         return {name: tensor[self.valid] for name, tensor in zip(TENSORS, given)}
 
 
-def recipe_of(scaling):
-    """FP8 attention, E4M3 forward and E5M2 for gradients; delayed: with the largest values of the call before, current: of this one."""
-    from transformer_engine.common.recipe import DelayedScaling, Float8CurrentScaling, Format
-    if scaling == "delayed":
-        return DelayedScaling(fp8_format=Format.HYBRID, amax_history_len=1, amax_compute_algo="most_recent", fp8_dpa=True)
-    return Float8CurrentScaling(fp8_format=Format.HYBRID, fp8_dpa=True)
-
-
 class TransformerEngineFp8(TransformerEngine):
     """The same with a recipe; the backward in FP8, or in bf16."""
 
     def __init__(self, problem, comm, scaling, is_backward_fp8):
+        from te_recipes import recipe_of
         super().__init__(problem, comm)
         self.recipe, self.is_backward_fp8 = recipe_of(scaling), is_backward_fp8
 

@@ -73,7 +73,7 @@ def ask_fa3(shape, q, k, v):
 def ask_te(shape, q, k, v):
     import torch
     import transformer_engine.pytorch as te
-    from exchange_te import recipe_of
+    from te_recipes import recipe_of
     attention = te.DotProductAttention(shape.heads, shape.dim_qk, num_gqa_groups=shape.kv_heads, attention_dropout=0.0, qkv_format="bshd",
                                        attn_mask_type="causal" if shape.is_causal else "no_mask").cuda()
     recipe = recipe_of("delayed")
