@@ -42,7 +42,7 @@ def boundaries(lengths):
 class Asked:
     """One case: the module, the call, the scenario, and what a rank gives to be graded."""
 
-    def __init__(self, case, rank, ranks, hierarchy, stream):
+    def __init__(self, case, rank, ranks, groups, stream):
         self.case, self.rank, self.ranks = case, rank, ranks
         self.heads, self.kv_heads = case.get("heads", 16), case.get("kv_heads", 4)
         self.dims = case.get("dims", (64, 64))
@@ -51,7 +51,7 @@ class Asked:
         self.attention = te.DotProductAttention(self.heads, self.dims, num_gqa_groups=self.kv_heads, attention_dropout=0.0, qkv_format=self.format,
                                                 attn_mask_type=mask, softmax_type=case.get("softmax", "vanilla"),
                                                 softmax_scale=self.dims[0] ** -0.5).cuda()
-        group = hierarchy if case["comm"] == "a2a+p2p" else dist.group.WORLD
+        group = groups if case["comm"] == "a2a+p2p" else dist.group.WORLD
         strategy = {"load_balancing_strategy": case["strategy"]} if "strategy" in case else {}
         self.attention.set_context_parallel_group(group, list(range(ranks)), stream, case["comm"], **strategy)
         self.call = {}
@@ -156,12 +156,12 @@ def errors_of(grade):
     return {name: round(tensor["rel_l2"], 5) for name, tensor in grade.tensors.items() if tensor.get("rel_l2") is not None}
 
 
-def asked(case, rank, ranks, hierarchy, stream):
+def asked(case, rank, ranks, groups, stream):
     """The row of one case; only process 0's holds the verdict."""
     row = dict({key: value for key, value in case.items() if key != "strategy"}, said="rejected")
     given = None
     try:
-        question = Asked(case, rank, ranks, hierarchy, stream)
+        question = Asked(case, rank, ranks, groups, stream)
         if not question.rows_are_theirs():
             raise AssertionError("TransformerEngine gives this rank other tokens")
         given = question.answer()
@@ -184,10 +184,10 @@ def main():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    stream, hierarchy = torch.cuda.Stream(), hierarchy(rank, ranks, 2) if ranks >= 4 else None
+    stream, groups = torch.cuda.Stream(), hierarchy(rank, ranks, 2) if ranks >= 4 else None
     rows = []
     for case in cases(ranks):
-        row = asked(case, rank, ranks, hierarchy, stream)
+        row = asked(case, rank, ranks, groups, stream)
         rows.append(row)
         if rank == 0:
             print(f"{row['comm']:<10} {row['name']:<34} {row['said']:<8} {row.get('errors', '')} {row.get('why', '')}", flush=True)

@@ -414,6 +414,15 @@ def test_transformer_engine_is_graded_with_the_recipe_that_it_is_timed_with(grad
     assert grade_te["recipe_of"]("current") is recipes.Float8CurrentScaling.return_value
 
 
+def test_transformer_engine_is_graded_on_four_gpus_with_groups_of_two(grade_te, monkeypatch):
+    seen = []
+    monkeypatch.setitem(grade_te["main"].__globals__, "cases", lambda ranks: [{"name": f"of {ranks}", "comm": "a2a+p2p"}])
+    monkeypatch.setitem(grade_te["main"].__globals__, "asked", lambda case, rank, ranks, groups, stream: seen.append(groups) or
+                        dict(case, said="PASS"))
+    assert grade_te["main"]() == 0
+    assert len(seen[0]) == 2
+
+
 def test_ulysses_is_judged_by_rows_and_by_the_last_keys(exchange_peers, tmp_path):
     from torch.nn.attention import SDPBackend
     shape = Shape(write_shape(tmp_path, mask="causal", batch="lengths = [200]"))
