@@ -7,6 +7,8 @@
 
 #include <iostream>
 #include <memory>
+#include <ostream>
+#include <string>
 
 namespace cpscope {
 namespace {
@@ -24,21 +26,29 @@ struct ForecastArguments {
   bool json = false;
 };
 
-int compare_ways(const ForecastArguments& options, const LoadedScenario& loaded,
-                 const Cluster& cluster, const ForecastOptions& forecast) {
-  const Result<WaysForecast> ways =
-      forecast_ways(loaded.scenario, cluster, forecast, options.has_published);
-  if (!ways) return report(ways.error(), loaded);
-  if (!options.markdown_path.empty()) {
+/// How a forecast is shown.
+template <class Made>
+struct ForecastForms {
+  std::string table_path;  // empty: no table
+  std::string (*table)(const Made&);
+  std::string (*document)(const Made&);
+  void (*write_text)(const Made&, std::ostream&);
+};
+
+/// Writes the table to its file, and the text or the document to the output.
+template <class Made>
+int show_forecast(const Result<Made>& made, const LoadedScenario& loaded, bool has_json,
+                  const ForecastForms<Made>& forms) {
+  if (!made) return report(made.error(), loaded);
+  if (!forms.table_path.empty()) {
     const Result<size_t> written =
-        write_whole_file(options.markdown_path, ways_markdown(ways.value()), "the table");
+        write_whole_file(forms.table_path, forms.table(made.value()), "the table");
     if (!written) return report(written.error());
   }
-  if (options.json) {
-    std::cout << ways_json(ways.value()) << '\n';
-  } else {
-    write_ways_text(ways.value(), std::cout);
-  }
+  if (has_json)
+    std::cout << forms.document(made.value()) << '\n';
+  else
+    forms.write_text(made.value(), std::cout);
   return 0;
 }
 
@@ -47,6 +57,7 @@ int command_forecast(const ForecastArguments& options, const Tools&) {
   if (!cluster) return report(cluster.error());
   const Result<LoadedScenario> loaded = load_scenario_alone(options.scenario_path, "forecast");
   if (!loaded) return report(loaded.error());
+  const Scenario& scenario = loaded.value().scenario;
   ProgressBar bar(!options.json);
   const ForecastOptions wanted{.stack = options.on.stack,
                                .windows = options.windows,
@@ -55,21 +66,12 @@ int command_forecast(const ForecastArguments& options, const Tools&) {
                                .first_seed = options.first_seed,
                                .control = {bar.phase("windows")}};
   if (options.has_ways || options.has_published || !options.markdown_path.empty())
-    return compare_ways(options, loaded.value(), cluster.value(), wanted);
-  const Result<Forecast> forecast =
-      forecast_windows(loaded.value().scenario, cluster.value(), wanted);
-  if (!forecast) return report(forecast.error(), loaded.value());
-  if (!options.csv_path.empty()) {
-    const Result<size_t> written =
-        write_whole_file(options.csv_path, forecast_csv(forecast.value()), "the table");
-    if (!written) return report(written.error());
-  }
-  if (options.json) {
-    std::cout << forecast_json(forecast.value()) << '\n';
-  } else {
-    write_forecast_text(forecast.value(), std::cout);
-  }
-  return 0;
+    return show_forecast(forecast_ways(scenario, cluster.value(), wanted, options.has_published),
+                         loaded.value(), options.json,
+                         {options.markdown_path, ways_markdown, ways_json, write_ways_text});
+  return show_forecast(forecast_windows(scenario, cluster.value(), wanted), loaded.value(),
+                       options.json,
+                       {options.csv_path, forecast_csv, forecast_json, write_forecast_text});
 }
 
 }  // namespace
