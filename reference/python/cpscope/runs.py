@@ -51,12 +51,23 @@ def run(core: _core.Scenario, executor: str, poison: bool, sample: int, budgets:
     return Run(document, text, record)
 
 
-class Timeline:
-    """Predicted times of every item on a cluster; str() is the text of `cpscope timeline`."""
+class _Prediction:
+    """Predicted times as the program prints them."""
 
-    def __init__(self, document: str, text: str):
-        self.document: dict[str, Any] = json.loads(document)  #: the document of `cpscope timeline --json`
+    def __init__(self, document: str, text: str, table: str = ""):
+        self.document: dict[str, Any] = json.loads(document)  #: the document of the same command with --json
         self.text = text
+        self._table = table
+
+    def _repr_html_(self) -> str:
+        return pre(self.text)
+
+    def __repr__(self) -> str:
+        return self.text.rstrip("\n")
+
+
+class Timeline(_Prediction):
+    """Predicted times of every item on a cluster; str() is the text of `cpscope timeline`."""
 
     @property
     def total_us(self) -> float:
@@ -68,12 +79,6 @@ class Timeline:
         """Each item that takes time: pass, kind, index, rank, step, start_ns, end_ns."""
         found: list[dict[str, Any]] = self.document["items"]
         return found
-
-    def _repr_html_(self) -> str:
-        return pre(self.text)
-
-    def __repr__(self) -> str:
-        return self.text.rstrip("\n")
 
 
 class Comparison:
@@ -172,13 +177,8 @@ def compare(core: _core.Scenario, cluster: str | os.PathLike[str], stack: str, d
     return Comparison(found, os.path.dirname(core.path) or None)
 
 
-class Forecast:
+class Forecast(_Prediction):
     """Predicted times of many packed windows, and of replicas that wait for the slowest; str() is the text of `cpscope forecast`."""
-
-    def __init__(self, document: str, text: str, table: str):
-        self.document: dict[str, Any] = json.loads(document)  #: the document of `cpscope forecast --json`
-        self.text = text
-        self._table = table
 
     @property
     def windows(self) -> list[dict[str, Any]]:
@@ -196,20 +196,9 @@ class Forecast:
         """A row for each window, as `cpscope forecast --csv` writes them."""
         return self._table
 
-    def _repr_html_(self) -> str:
-        return pre(self.text)
 
-    def __repr__(self) -> str:
-        return self.text.rstrip("\n")
-
-
-class WaysForecast:
+class WaysForecast(_Prediction):
     """Predicted times of windows with each way to choose CP sizes; str() is the text of `cpscope forecast --ways`."""
-
-    def __init__(self, document: str, text: str, table: str):
-        self.document: dict[str, Any] = json.loads(document)  #: the document of `cpscope forecast --ways --json`
-        self.text = text
-        self._table = table
 
     @property
     def distributions(self) -> list[dict[str, Any]]:
@@ -220,12 +209,6 @@ class WaysForecast:
     def markdown(self) -> str:
         """The table of ways and distributions, as `cpscope forecast --markdown` writes it."""
         return self._table
-
-    def _repr_html_(self) -> str:
-        return pre(self.text)
-
-    def __repr__(self) -> str:
-        return self.text.rstrip("\n")
 
 
 def forecast_arguments(cluster: str | os.PathLike[str], stack: str, windows: int, replicas: int | None, microbatches: int,
