@@ -8,6 +8,11 @@
 
 namespace cpscope {
 
+/// Relative difference of predicted times below which the model cannot tell two ways apart.
+inline constexpr double kSameTime = 0.02;
+/// Work of the busiest rank over the mean up to which ranks have equal work.
+inline constexpr double kEvenWork = 1.005;
+
 /// The name of a way to split and move a batch.
 std::string name_way(const Parallel& way);
 

@@ -31,8 +31,6 @@ constexpr std::span kUsualTypes = std::span(kWayTypes).first<6>();
 constexpr std::array<LayoutKind, 6> kLayouts = {
     LayoutKind::contiguous, LayoutKind::dual_chunk, LayoutKind::dual_chunk_packed,
     LayoutKind::striped,    LayoutKind::lpt,        LayoutKind::lpt_local};
-// Relative difference below which the model cannot separate two candidates.
-constexpr double kSame = 0.02;
 constexpr double kMorePadding = 0.05;  // fraction of all rows
 // Query rows of a rank up to which the other layers of a model read their weights for longer than
 // they compute with rows, on every GPU since A100: padding up to there costs them nothing.
@@ -199,10 +197,9 @@ double most_padding(const std::vector<Candidate>& candidates) {
 double percent_more(double slow, double fast) { return 100.0 * (slow / fast - 1.0); }
 
 std::string explain_slower_candidate(const Candidate& slow, const Candidate& fast) {
-  constexpr double kBalanced = 1.005;
   return explain_slower(
       slow.mean, fast.mean,
-      std::max(slow.rank_max_over_mean, slow.critical_path_over_ideal) > kBalanced);
+      std::max(slow.rank_max_over_mean, slow.critical_path_over_ideal) > kEvenWork);
 }
 
 }  // namespace
@@ -514,7 +511,7 @@ std::string recommend(const Candidates& comparison) {
     text += fmt::format("; the scenario's own way, {}, is refused", own.name);
   } else if (!own.fits) {
     text += fmt::format("; the scenario's own way, {}, needs more memory than a GPU has", own.name);
-  } else if (percent_more(own.total_us(), best.total_us()) < 100 * kSame) {
+  } else if (percent_more(own.total_us(), best.total_us()) < 100 * kSameTime) {
     text +=
         fmt::format("; the scenario's own way, {}, is as fast within what is predicted", own.name);
   } else {
@@ -527,7 +524,7 @@ std::string recommend(const Candidates& comparison) {
     if (own.refusal.empty() && other.parallel.comm_type == own.parallel.comm_type &&
         is_as_good(own, other))
       continue;
-    if (percent_more(other.total_us(), best.total_us()) < 100 * kSame) {
+    if (percent_more(other.total_us(), best.total_us()) < 100 * kSameTime) {
       text += fmt::format("; {} is as fast", other.name);
     } else {
       text += against(other, "the best that moves otherwise, " + other.name + ",");

@@ -12,9 +12,6 @@
 namespace cpscope {
 namespace {
 
-constexpr double kSameTime = 0.02;  // relative difference that the model cannot tell apart
-constexpr double kEven = 1.005;     // busiest rank over the mean up to which work is equal
-
 /// A rank may hold twice its share of a window, unless the scenario gives a limit.
 int64_t usual_limit(const Scenario& scenario) {
   const int64_t tokens = scenario.batch.generator->tokens, ranks = scenario.parallel.cp_size;
@@ -169,7 +166,8 @@ std::string explain_choice(const DistributionForecast& list) {
       text += fmt::format("; {} is as fast", other.name);
       continue;
     }
-    const std::string why = explain_slower(other.mean, best.mean, other.rank_max_over_mean > kEven);
+    const std::string why =
+        explain_slower(other.mean, best.mean, other.rank_max_over_mean > kEvenWork);
     text += fmt::format("; {} takes {:.0f} % longer{}{}", other.name, 100 * more,
                         why.empty() ? "" : ": ", why);
   }
