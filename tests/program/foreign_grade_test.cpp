@@ -371,6 +371,25 @@ TEST(ForeignGrade, HoldsPaddingOfInputsToNothing) {
   EXPECT_EQ(bf16_case().grade(record).value().grade.judgement(), Judgement::fail);
 }
 
+TEST(ForeignGrade, GivesTheSameBudgetsWhateverPaddingHolds) {
+  for (const int64_t sample : {0, 16}) {
+    const ForeignGradeOptions options{.ignores_padding = true, .sample_rows = sample};
+    const ForeignGrade plain = bf16_case().grade(bf16_case().record(), {}, options).value();
+    for (const char* name : {"q", "k", "v", "d_out", "lse"}) {
+      for (const double value : {0.0, 1e30, std::numeric_limits<double>::quiet_NaN()}) {
+        RunRecord record = bf16_case().record();
+        Tensor& tensor = tensor_of(record, name);
+        const int64_t width = tensor.size() / tensor.shape[0];
+        std::fill_n(tensor.values.begin() + 37 * width, 3 * width, value);
+        const ForeignGrade graded = bf16_case().grade(record, {}, options).value();
+        for (const char* answer : {"out", "lse", "dq", "dk", "dv"})
+          EXPECT_EQ(grade_of(graded, answer).budget, grade_of(plain, answer).budget)
+              << answer << " with " << value << " in the padding of " << name;
+      }
+    }
+  }
+}
+
 TEST(ForeignGrade, JudgesASampleOfRowsAndSaysWhatItLeavesOut) {
   const ForeignGrade graded =
       bf16_case().grade(bf16_case().record(), {}, {.sample_rows = 16}).value();

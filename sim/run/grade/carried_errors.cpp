@@ -1,18 +1,22 @@
 #include "sim/run/grade/carried_errors.h"
 
-#include "sim/plan/batch_slots.h"
-
 #include <cmath>
 
 namespace cpscope {
 
-double root_mean_square(const std::vector<double>& values) {
+double root_mean_square(const BatchSlots& slots, const Tensor& tensor, Side side) {
+  if (tensor.values.empty()) return 0.0;
+  const size_t width = tensor.values.size() / static_cast<size_t>(slots.tokens_of(side));
   double sum = 0;
   int64_t count = 0;
-  for (const double value : values) {
-    if (!std::isfinite(value)) continue;  // NaN in padding
-    sum += value * value;
-    ++count;
+  for (const SequenceSlot& sequence : slots.sequences) {
+    const SlotSide ids = sequence.side(side);
+    for (size_t i = static_cast<size_t>(ids.valid_begin()) * width;
+         i < static_cast<size_t>(ids.valid_end()) * width; ++i) {
+      if (!std::isfinite(tensor.values[i])) continue;
+      sum += tensor.values[i] * tensor.values[i];
+      ++count;
+    }
   }
   return count == 0 ? 0.0 : std::sqrt(sum / static_cast<double>(count));
 }
@@ -57,8 +61,8 @@ std::vector<double> carry_to_keys(const std::vector<double>& errors,
                                   const RowPlaces& keys, const Attention& attention,
                                   double query_length) {
   const int64_t kv_heads = attention.kv_heads, group = attention.heads / kv_heads;
-  const double d_out =
-      root_mean_square(inputs.d_out.values) * std::sqrt(static_cast<double>(attention.head_dim_v));
+  const double d_out = root_mean_square(inputs.slots, inputs.d_out, Side::q) *
+                       std::sqrt(static_cast<double>(attention.head_dim_v));
   const std::vector<SequenceSlot>& sequences = inputs.slots.sequences;
   // [sequence, KV head] the typical error of a delta
   std::vector<double> typical(sequences.size() * static_cast<size_t>(kv_heads), 0.0);

@@ -3,6 +3,7 @@
 // Private to the grade: errors that earlier roundings carry into gradients, beyond those of the
 // plain run.
 
+#include "sim/plan/batch_slots.h"
 #include "sim/run/dtype.h"
 #include "sim/run/grade/tensor_grader.h"
 #include "sim/run/judge.h"
@@ -13,8 +14,9 @@
 
 namespace cpscope {
 
-/// Of the finite values; 0 if there are none.
-double root_mean_square(const std::vector<double>& values);
+/// Of the finite values in the rows of valid tokens: what padding holds must not change a budget. 0
+/// if there are none.
+double root_mean_square(const BatchSlots& slots, const Tensor& tensor, Side side);
 
 /// Rows of out and lse, for the tokens in `tokens`.
 struct ForwardRows {

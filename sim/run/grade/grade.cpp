@@ -5,7 +5,6 @@
 #include "sim/run/grade/carried_errors.h"
 #include "sim/run/grade/probe_parts.h"
 #include "sim/run/grade/tensor_grader.h"
-#include "sim/run/run_inputs.h"
 
 #include <algorithm>
 #include <cmath>
@@ -67,20 +66,6 @@ Tensor pick_rows(const Tensor& tensor, const std::vector<int64_t>& tokens) {
   return rows;
 }
 
-/// Root mean square of the rows of valid tokens: what padding holds must not widen a budget.
-double typical_value(const Plan& plan, const Tensor& tensor, Side side) {
-  const std::vector<bool> valid = valid_ids(plan.layout.slots, side);
-  const auto width = static_cast<size_t>(tensor.size()) / std::max<size_t>(1, valid.size());
-  double sum = 0;
-  size_t count = 0;
-  for (size_t i = 0; i < tensor.values.size(); ++i) {
-    if (!valid[i / width]) continue;
-    sum += tensor.values[i] * tensor.values[i];
-    ++count;
-  }
-  return count == 0 ? 0.0 : std::sqrt(sum / static_cast<double>(count));
-}
-
 /// Everything needed to grade the tensors of one answer.
 class AnswerGrader {
  public:
@@ -103,10 +88,10 @@ class AnswerGrader {
         verdict_(verdict),
         grader_(dtype_, {options.keeps_row_budgets, plan.layout.cp_size,
                          std::ssize(plan.layout.slots.sequences)}),
-        q_(typical_value(plan, inputs.q, Side::q)),
-        k_(typical_value(plan, inputs.k, Side::kv)),
-        v_(typical_value(plan, values_of(inputs), Side::kv)),
-        d_out_(typical_value(plan, inputs.d_out, Side::q)) {}
+        q_(root_mean_square(plan.layout.slots, inputs.q, Side::q)),
+        k_(root_mean_square(plan.layout.slots, inputs.k, Side::kv)),
+        v_(root_mean_square(plan.layout.slots, values_of(inputs), Side::kv)),
+        d_out_(root_mean_square(plan.layout.slots, inputs.d_out, Side::q)) {}
 
   void grade_forward(const Tensor& out, const Tensor& lse, const RowPlaces& queries) {
     const Answer &exact = verdict_.exact, &plain = verdict_.plain;
@@ -434,7 +419,7 @@ Grade grade_judged_rows(const Plan& plan, const RunInputs& inputs, const Answer&
   const std::vector<double> errors = grader.own_delta_errors(answer);
   grader.grade_keys(pick_rows(answer.dk, rows.key_tokens), pick_rows(answer.dv, rows.key_tokens),
                     row_places_of(plan, Side::kv, &rows.key_tokens), errors,
-                    root_mean_square(answer.lse.values));
+                    root_mean_square(plan.layout.slots, answer.lse, Side::q));
   grader.grade_sinks(answer.d_sink, errors, answer.lse);
   return grader.finish(answer);
 }
