@@ -34,7 +34,7 @@ def test_every_key_of_the_list_is_a_keyword_that_types_know():
     known = typing.get_type_hints(cpscope.ScenarioKeys)
     assert set(own) <= set(known)
     others = {name for name in known if name not in own}
-    assert all(name.startswith(("cu_seqlens", "max_seqlen", "packed_seq_params", "total_tokens")) for name in others), others
+    assert all(name.startswith(("cu_seqlens", "max_seqlen", "packed_seq_params", "total_tokens", "order", "kv_order")) for name in others), others
 
 
 @pytest.mark.parametrize("table", ["attention", "batch", "parallel", "numerics", "fp8"])

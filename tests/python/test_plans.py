@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 
@@ -179,6 +180,62 @@ def test_orders_of_frameworks_replace_a_layout(tmp_path):
     order.save(tmp_path / "order.json")
     text = scenario.text.replace("cp_size = 4", 'cp_size = 4\nlayout = "indices"\nindices_file = "order.json"')
     assert cpscope.Scenario(text, folder=tmp_path).plan().hash == ordered.plan().hash
+
+
+OF_ORDER = dict(heads=4, kv_heads=2, head_dim=8, attn_mask_type="causal")
+HALVES = [[0, 1, 2, 3, 12, 13, 14, 15], list(range(4, 12))]
+
+
+def test_an_order_tells_its_ranks_and_without_lengths_one_sequence():
+    named = cpscope.Scenario.of(**OF_ORDER, lengths=[16], cp_size=2, layout="contiguous").with_order(HALVES)
+    for order in (HALVES, np.array(HALVES), [np.array(ids) for ids in HALVES]):
+        assert cpscope.Scenario.of(**OF_ORDER, order=order) == named
+    assert cpscope.Scenario.of(**OF_ORDER, order=HALVES, layout="indices", cp_size=np.int64(2)) == named
+    assert pickle.loads(pickle.dumps(cpscope.Scenario.of(**OF_ORDER, order=HALVES))) == named
+    two = cpscope.Scenario.of(**OF_ORDER, order=HALVES, lengths=[9, 5], slots=[10, 6])
+    assert two.settings["lengths"] == [9, 5] and [ids.tolist() for ids in two.layout().q_index] == HALVES
+    assert cpscope.Scenario.of(**OF_ORDER, order=HALVES, cu_seqlens=[0, 9, 16]).settings["lengths"] == [9, 7]
+    uneven = cpscope.Scenario.of(**OF_ORDER, order=[[0, 5, 1], [2], [4, 3], [], [], []])
+    assert uneven.settings["lengths"] == [6] and uneven.plan()
+    for pads in (True, False):
+        rows = cpscope.Scenario.of(**OF_ORDER, qkv_format="bshd", batch_size=2, seqlen=3, pad_between_seqs=pads, order=[[0, 1, 2], [3, 4, 5]])
+        assert [ids.tolist() for ids in rows.layout().q_index] == [[0, 1, 2], [3, 4, 5]]
+    assert cpscope.mask_picture(order=HALVES)
+
+
+def test_a_warning_about_a_scenario_of_an_order_is_told_once_in_the_users_line():
+    with pytest.warns(UserWarning, match="^a2a_size does not apply") as told:
+        cpscope.Scenario.of(**OF_ORDER, a2a_size=2, qkv_format="bshd", batch_size=2, seqlen=3, order=[[0, 1, 2], [3, 4, 5]])
+    assert [one.filename for one in told] == [__file__]
+
+
+def test_an_imported_order_tells_its_batch_too():
+    order = cpscope.from_te([0, 7, 10], [0, 8, 12], cp_size=2)
+    scenario = cpscope.Scenario.of(**OF_ORDER, order=order)
+    assert scenario == cpscope.Scenario.of(**OF_ORDER, lengths=[7, 3], slots=[8, 4], cp_size=2).with_order(order)
+    assert cpscope.Scenario.of(**OF_ORDER, order=order, lengths=[8, 4]).settings["lengths"] == [8, 4]
+
+
+def test_keys_have_an_order_of_their_own_in_cross_attention():
+    keys = {**OF_ORDER, "attn_mask_type": "no_mask", "cp_comm_type": "all_gather"}
+    scenario = cpscope.Scenario.of(**keys, order=[[0, 3], [1, 2]], kv_order=HALVES)
+    assert (scenario.settings["lengths"], scenario.settings["kv_lengths"]) == ([4], [16])
+    assert [ids.tolist() for ids in scenario.layout().kv_index] == HALVES
+
+
+@pytest.mark.parametrize("keys, text", [
+    (dict(order=HALVES, cp_size=4), "order is of 2 ranks, cp_size is 4"),
+    (dict(order=HALVES, layout="striped"), "order and layout say the same"),
+    (dict(order=HALVES, indices_file="order.json"), "order and indices_file say the same"),
+    (dict(order=3), "neither an Order nor a list for each rank"),
+    (dict(order=[[0, 1], [2, 2]]), r"token 2 \(sequence 0, position 2\) appears twice.*token 3 \(sequence 0, position 3\) is lost"),
+    (dict(kv_order=HALVES), "kv_order without order"),
+    (dict(layout="indices", lengths=[16], cp_size=2), r"indices_file; order=\[token ids of rank 0"),
+    (dict(layout="indices", lengths=[16], cp_size=2, indices=HALVES), r"no key indices; order=\[token ids of rank 0"),
+    (dict(layout="indices", lengths=[4], cp_size=2, owners=[0, 1, 1, 0]), r"no key owners; order=.*np.flatnonzero\(owners == rank\)")])
+def test_what_an_order_lacks_is_named(keys, text):
+    with pytest.raises(cpscope.Error, match=text):
+        cpscope.Scenario.of(**OF_ORDER, **keys)
 
 
 def test_padding_of_magi_attention_has_places_of_its_own():

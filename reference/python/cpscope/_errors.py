@@ -68,6 +68,7 @@ def in_words_of_keywords(text: str) -> str:
     text = re.sub(r"write its keys below a line \[[a-z.]*\]", "give a dict of its keys", text)
     text = re.sub(r"\b(?:attention|batch|parallel|numerics|fp8)\.(?=[a-z])", "", text)
     text = text.replace("must be a table", "must be a dict")
+    text = text.replace("name the JSON file with the token order", "order=[token ids of rank 0, of rank 1, ...] in place of layout, or the name of a JSON file of them")
     return re.sub(r"\b(true|false)\b", lambda m: m[1].title(), text)
 
 

@@ -86,6 +86,9 @@ class ScenarioKeys(TypedDict, total=False):
     cu_seqlens_kv: Integers
     cu_seqlens_kv_padded: Integers
     packed_seq_params: Any
+    # In place of layout: an Order, or the token ids of each rank.
+    order: Any
+    kv_order: Sequence[Any]
     # Sizes that follow from the boundaries and are not read.
     max_seqlen: int
     max_seqlen_q: int

@@ -206,10 +206,7 @@ class Preset:
         """The scenario in an order that no layout has."""
         assert self.order is not None
         self.found["layout"] = Inferred("indices", self._order_source)
-        try:
-            return of(**keys, layout="contiguous").with_order(self.order)
-        except RefusedError:  # the ranks' parts are not equal
-            return of(**keys, layout="lpt", dispatch_chunk=1).with_order(self.order)
+        return of(**keys, order=self.order)
 
     def _layout_as(self, of: Callable[..., Scenario], keys: dict[str, Any]) -> Scenario | None:
         """The scenario with the layout whose order is the given one, if there is such a layout."""

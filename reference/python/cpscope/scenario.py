@@ -36,6 +36,13 @@ _BOUNDARIES = {"cu_seqlens": "lengths", "cu_seqlens_q": "lengths", "cu_seqlens_p
 # Sizes in PackedSeqParams that follow from its boundaries.
 _FOLLOW = ("max_seqlen", "max_seqlen_q", "max_seqlen_kv", "total_tokens")
 
+# What says how long the sequences are; an order does where none of these is given.
+_SAY_LENGTHS = ("lengths", "batch_size", "seqlen", "generator", "packed_seq_params", *_BOUNDARIES)
+
+# Names of an order that users try, and how it is given.
+_TRIED = {"indices": "order=[token ids of rank 0, of rank 1, ...]",
+          "owners": "order=[token ids of rank 0, of rank 1, ...]: [np.flatnonzero(owners == rank) for rank in range(cp_size)]"}
+
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 
 # An array of more values is not shown in a message.
@@ -131,7 +138,7 @@ def _text_of_keys(keys: dict[str, Any]) -> str:
         if name in _BOUNDARIES:
             value = _lengths_of(value, name)
         table = known.get(key)
-        if table is None and (hint := _explain(key, value)) is not None:
+        if table is None and (hint := _TRIED.get(key) or _explain(key, value)) is not None:
             unknown.append(Complaint(f"a scenario has no key {key}", "", hint))
             continue
         if table is None:
@@ -149,6 +156,36 @@ def _text_of_keys(keys: dict[str, Any]) -> str:
         if content or table not in ("numerics", "fp8"):
             lines += [f"[{table}]", *content]
     return "\n".join(lines) + "\n"
+
+
+def _parse_keys(keys: dict[str, Any]) -> _core.Scenario:
+    try:
+        return _core.parse(_text_of_keys(keys), "<keys>")
+    except ScenarioError as error:  # places in a generated text are meaningless
+        raise type(error)([Complaint(in_words_of_keywords(one.what), "", in_words_of_keywords(one.hint)) for one in error.complaints]) from None
+
+
+def _fit_order(keys: Mapping[str, Any], order: Order | list[ArrayLike], kv_order: list[ArrayLike] | None) -> dict[str, Any]:
+    """The keys without a layout, and what the order tells: cp_size, and lengths and slots where no key says how long sequences are."""
+    for name in ("layout", "indices_file"):
+        if keys.get(name) not in (None, "indices"):
+            raise input_error(f"order and {name} say the same", "give one of them")
+    text_of(order, kv_order)  # an error if they are none
+    ranks = order.ranks if isinstance(order, Order) else order
+    told: dict[str, Any] = {"cp_size": len(ranks)}
+    if keys.get("cp_size") not in (None, len(ranks)):
+        raise input_error(f"order is of {len(ranks)} ranks, cp_size is {keys['cp_size']}", "a list for each rank; cp_size may be left out")
+    if all(keys.get(name) is None for name in _SAY_LENGTHS):
+        if isinstance(order, Order) and order.lengths:
+            told |= {name: getattr(order, name) or None for name in ("lengths", "slots", "kv_lengths", "kv_slots")}
+        else:
+            told["lengths"] = [_count_tokens(ranks, "order")]
+            told["kv_lengths"] = None if kv_order is None else [_count_tokens(kv_order, "kv_order")]
+    return {**told, **{name: value for name, value in keys.items() if name != "layout" and value is not None}}
+
+
+def _count_tokens(ranks: list[ArrayLike], name: str) -> int:
+    return sum(len(integers(ids, f"{name}[{rank}]")) for rank, ids in enumerate(ranks))
 
 
 class Scenario(Presets):
@@ -195,12 +232,26 @@ class Scenario(Presets):
         together, as TransformerEngine takes them) replace lengths, slots, kv_lengths, kv_slots;
         packed_seq_params, Megatron's object of them or vars() of it, replaces all at once, and sets cp_size if it has a
         local_cp_size. dtype may be torch's or numpy's.
+
+        order (and kv_order), in place of layout: an imported Order, or the packed padded token ids of each rank, as `with_order` takes
+        them. It tells cp_size, and where no key tells lengths also those: an Order's own, of lists one sequence of all tokens.
         """
+        rest: dict[str, Any] = dict(keys)
+        order, kv_order = rest.pop("order", None), rest.pop("kv_order", None)
+        if order is None:
+            if kv_order is not None:
+                raise input_error("kv_order without order", "order=: the token ids of each rank's queries")
+            return cls._of_core(_parse_keys(rest))
+        rest = _fit_order(rest, order, kv_order)
+        made = cls._of_core(_parse_keys({**rest, "layout": "contiguous"}))
         try:
-            return cls._of_core(_core.parse(_text_of_keys(dict(keys)), "<keys>"))
-        except ScenarioError as error:  # places in a generated text are meaningless
-            raise type(error)([Complaint(in_words_of_keywords(one.what), "", in_words_of_keywords(one.hint))
-                               for one in error.complaints]) from None
+            return made.with_order(order, kv_order)
+        except Error as error:
+            # Sequences that are not packed are padded by all layouts but lpt, so that each can be cut.
+            try:
+                return cls._of_core(_parse_keys({**rest, "layout": "lpt", "dispatch_chunk": 1}), made._core.warnings).with_order(order, kv_order)
+            except Error:
+                raise error from None
 
     @classmethod
     def _of_core(cls, core: _core.Scenario, told: Sequence[str] = ()) -> Scenario:
@@ -484,7 +535,9 @@ def mask_picture(scenario: Scenario | None = None, *, theme: str = "auto", size:
     heads, head_dim and cp_size one of each): mask_picture(lengths=[300, 200], window_size=(64, 0)). With several ranks the cells
     name the step that computes them."""
     if scenario is None:
-        plain: dict[str, Any] = {"heads": 1, "head_dim": 8, "cp_size": 1, "backward": False}
+        plain: dict[str, Any] = {"heads": 1, "head_dim": 8, "backward": False}
+        if "order" not in keys:
+            plain["cp_size"] = 1
         scenario = Scenario.of(**{**plain, **keys})
     elif keys:
         raise input_error(f"a scenario has its mask: {', '.join(keys)}", "give a scenario or keywords")
