@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the context parallelism of other frameworks, from PyPI, on processes of this machine, and holds cpscope's verdicts to
-what they must be, and README.md's table to the verdicts.
+what they must be, and verdicts.md to the verdicts.
 
-    run.py [FRAMEWORK...] [--environment FOLDER] [--readme FILE [--bless]] [--latest]
+    run.py [FRAMEWORK...] [--environment FOLDER] [--verdicts FILE [--bless]] [--latest]
     run.py --pytest FILE [--environment FOLDER]     a test of the package that needs torch, in the same environment
 
 `import cpscope` must find the package to be tested. Exit codes: 0 every verdict is the expected one, 1 one is not or
@@ -128,13 +128,13 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def is_told(readme: Path, verdicts: str, bless: bool) -> bool:
+def is_told(page: Path, verdicts: str, bless: bool) -> bool:
     """Does the table in the file say so? With bless it does afterwards."""
-    text = readme.read_text()
+    text = page.read_text()
     before, begin, rest = text.partition("<!-- peers:begin -->\n")
     told, end, after = rest.partition("<!-- peers:end -->")
     if bless and begin and end:
-        readme.write_text(before + begin + verdicts + end + after)
+        page.write_text(before + begin + verdicts + end + after)
         return True
     return told == verdicts
 
@@ -143,7 +143,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("frameworks", nargs="*", choices=[*FRAMEWORKS, []], metavar="FRAMEWORK", help=f"of {', '.join(FRAMEWORKS)}; all if none")
     parser.add_argument("--environment", type=Path, default=Path("build/peers"), help="where the packages are installed, in a folder of their own for each Python and set of versions")
-    parser.add_argument("--readme", type=Path, help="a file whose table between <!-- peers:begin --> and <!-- peers:end --> must say so")
+    parser.add_argument("--verdicts", type=Path, help="a file whose table between <!-- peers:begin --> and <!-- peers:end --> must say so")
     parser.add_argument("--bless", action="store_true", help="write the table")
     parser.add_argument("--latest", action="store_true", help="the newest versions, not those that the expected verdicts are of")
     parser.add_argument("--pytest", type=Path, help="run this test file instead")
@@ -161,9 +161,9 @@ def main() -> int:
     rows = [row for framework in options.frameworks or FRAMEWORKS for row in run(python, framework)]
     wrong = sum(not row["is_expected"] for row in rows)
     print(f"{len(rows)} configurations, {wrong} verdicts are not the expected ones")
-    is_true = options.readme is None or is_told(options.readme, table(rows), options.bless and not wrong)
+    is_true = options.verdicts is None or is_told(options.verdicts, table(rows), options.bless and not wrong)
     if not is_true:
-        print(f"{options.readme} says something else; --bless writes:\n{table(rows)}")
+        print(f"{options.verdicts} says something else; --bless writes:\n{table(rows)}")
     return 1 if wrong or not is_true else 0
 
 
