@@ -209,6 +209,16 @@ constexpr PeerTopic kTopics[] = {
       "?", "?", "?", "?"}},
     {"FP8, current scaling", "fp8 current", "", "", {"refused on Hopper", "?", "?", "?", "?"}},
     {"MXFP8", "mxfp8", "", "", {"not in thd", "?", "?", "?", "?"}},
+    {"FP8 with bias, ALiBi and dropout",
+     "fp8 with ALiBi, bias, dropout",
+     "",
+     "",
+     {"bias and ALiBi refused", "?", "?", "?", "?"}},
+    {"FP8 of latent MLA",
+     "fp8, latent MLA",
+     "",
+     "",
+     {"no: K and V are two tensors", "?", "?", "?", "?"}},
 };
 
 }  // namespace
