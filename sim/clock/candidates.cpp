@@ -366,7 +366,7 @@ Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& clu
   if (!kernels) return kernels.error();
   if (const auto error = refuse_small_cluster(scenario, cluster)) return *error;
   Candidates result{cluster.name, stack.value()->name, cluster.device.memory_gib, {}, -1, -1};
-  result.note = note_on_times(scenario);
+  result.note = note_on_times(*stack.value(), scenario);
   result.reshards = options.reshards;
   for (const Parallel& parallel :
        list_candidates(scenario, options.dispatch_chunks, windows_of(scenario, cluster))) {

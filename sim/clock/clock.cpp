@@ -43,11 +43,11 @@ Result<Timeline> predict(const Plan& plan, const Cluster& cluster, const ClockOp
   if (options.keeps_events)
     timeline.events.reserve(
         static_cast<size_t>(plan.forward.num_items() + plan.backward.num_items()));
-  timeline.forward = PassClock(plan, Direction::forward, cluster, *stack.value(),
-                               kernels.value()->forward, 0.0, timeline, options.keeps_events)
+  timeline.forward = PassClock(plan, Direction::forward, cluster, *stack.value(), *kernels.value(),
+                               0.0, timeline, options.keeps_events)
                          .run();
   timeline.backward =
-      PassClock(plan, Direction::backward, cluster, *stack.value(), kernels.value()->backward,
+      PassClock(plan, Direction::backward, cluster, *stack.value(), *kernels.value(),
                 timeline.forward.total_us, timeline, options.keeps_events)
           .run();
   timeline.memory_bytes = high_water_bytes(plan, stack.value()->packs);

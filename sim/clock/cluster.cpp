@@ -47,8 +47,8 @@ constexpr std::array<std::string_view, 20> kStackKeys = {"name",
                                                          "backward_item_us",
                                                          "call_us",
                                                          "backward_call_us"};
-constexpr std::array<std::string_view, 5> kKernelKeys = {"head_dim_qk", "head_dim_v", "bits",
-                                                         "forward", "backward"};
+constexpr std::array<std::string_view, 6> kKernelKeys = {"head_dim_qk", "head_dim_v", "bits",
+                                                         "latent",      "forward",    "backward"};
 constexpr std::array<std::string_view, 7> kTileKeys = {
     "tile_rows", "tile_keys", "launch_us", "owned_us", "whole_us", "masked_us", "tail_share"};
 
@@ -155,9 +155,10 @@ std::vector<KernelCost> read_kernels(const TableReader& stack, const std::string
         need_integer(*table, "head_dim_qk", 1024, "the largest head_dim that the kernel supports");
     kernel.head_dim_v =
         need_integer(*table, "head_dim_v", 1024, "the largest head_dim that the kernel supports");
-    kernel.bits = static_cast<int32_t>(table->integer("bits", 16, 32).value_or(16));
-    if (kernel.bits != 16 && kernel.bits != 32)
-      table->complain("bits", fmt::format("must be 16 or 32: {}", kernel.bits), "bf16 has 16");
+    kernel.bits = static_cast<int32_t>(table->integer("bits", 8, 32).value_or(16));
+    if (kernel.bits != 8 && kernel.bits != 16 && kernel.bits != 32)
+      table->complain("bits", fmt::format("must be 8, 16 or 32: {}", kernel.bits), "bf16 has 16");
+    kernel.is_latent = table->boolean("latent").value_or(false);
     for (const std::string_view pass : {"forward", "backward"})
       table->require(pass, "write its tile costs");
     kernel.forward = read_tiles(table->find("forward"), here + ".forward", complaints);
@@ -425,29 +426,45 @@ Result<const Stack*> find_stack(const Cluster& cluster, std::string_view name) {
 
 Result<const KernelCost*> find_kernel_cost(const Stack& stack, const Scenario& scenario) {
   const Attention& attention = scenario.attention;
-  const int64_t bits = 8 * element_bytes(scenario.numerics.dtype);
-  for (const KernelCost& kernel : stack.kernels) {
-    if (kernel.bits == bits && kernel.head_dim_qk >= attention.head_dim_qk &&
-        kernel.head_dim_v >= attention.head_dim_v)
-      return &kernel;
+  const Numerics& numerics = scenario.numerics;
+  const auto find = [&](int64_t bits, bool is_latent) -> const KernelCost* {
+    const auto found =
+        std::find_if(stack.kernels.begin(), stack.kernels.end(), [&](const KernelCost& kernel) {
+          return kernel.bits == bits && kernel.is_latent == is_latent &&
+                 kernel.head_dim_qk >= attention.head_dim_qk &&
+                 kernel.head_dim_v >= attention.head_dim_v;
+        });
+    return found == stack.kernels.end() ? nullptr : &*found;
+  };
+  const bool is_narrow = numerics.fp8 && numerics.fp8->recipe != Fp8Recipe::mxfp8;
+  for (const bool is_latent : {true, false}) {
+    if (is_latent && !attention.has_v_in_k()) continue;
+    const KernelCost* narrow = is_narrow ? find(8, is_latent) : nullptr;
+    if (narrow != nullptr) return narrow;
+    const KernelCost* plain = find(8 * element_bytes(numerics.dtype), is_latent);
+    if (plain != nullptr) return plain;
   }
   return make_error(
       ErrorKind::unavailable,
       fmt::format("stack {} has no kernel times for {} and head_dims {} and {}", stack.name,
-                  to_name(scenario.numerics.dtype), attention.head_dim_qk, attention.head_dim_v),
+                  to_name(numerics.dtype), attention.head_dim_qk, attention.head_dim_v),
       "choose another stack, or measure one with `cpscope calibrate`");
 }
 
-std::string note_on_times(const Scenario& scenario) {
+std::string note_on_times(const Stack& stack, const Scenario& scenario) {
   if (!scenario.numerics.fp8) return "";
-  return "bytes are those of dtype fp8; kernels are timed, and buffers counted, as in bf16, "
-         "because "
-         "no cluster has figures of 8-bit kernels";
+  const Result<const KernelCost*> kernel = find_kernel_cost(stack, scenario);
+  if (!kernel || kernel.value()->bits == 8) return "";
+  return fmt::format(
+      "bytes are those of dtype fp8; kernels are timed, and buffers counted, as in bf16, because "
+      "stack {} has no figures of such 8-bit kernels",
+      stack.name);
 }
 
 std::string print_kernel(const KernelCost& kernel) {
-  return fmt::format("\n[[stacks.kernels]]\nhead_dim_qk = {}\nhead_dim_v = {}\nbits = {}\n",
-                     kernel.head_dim_qk, kernel.head_dim_v, kernel.bits) +
+  return fmt::format("\n[[stacks.kernels]]\nhead_dim_qk = {}\nhead_dim_v = {}\nbits = {}\n{}",
+                     kernel.head_dim_qk, kernel.head_dim_v, kernel.bits,
+                     kernel.is_latent ? "latent = true\n" : "") +
          print_tiles("forward", kernel.forward) + print_tiles("backward", kernel.backward);
 }
 

@@ -49,8 +49,9 @@ struct TileCost {
 /// Kernels for heads of up to these head_dims, with elements of `bits` bits.
 struct KernelCost {
   int32_t head_dim_qk = 0, head_dim_v = 0;
-  int32_t bits = 16;  // 16: bf16 and fp16; 32: fp32
+  int32_t bits = 16;  // 8: fp8 with one scale a tensor; 16: bf16 and fp16; 32: fp32
   TileCost forward, backward;
+  bool is_latent = false;  // V is a part of K (latent_dim)
 };
 
 /// The costs of one implementation that runs a plan.
@@ -122,13 +123,14 @@ std::vector<std::string> list_clusters(const std::string& folder);
 /// The stack of that name, the first one for "". Errors: bad_input, with the known names.
 Result<const Stack*> find_stack(const Cluster& cluster, std::string_view name);
 
-/// The kernels of a stack for a scenario: the narrowest ones for its head_dims; for dtype fp8 those
-/// of bf16. Errors: unavailable.
+/// The kernels of a stack for a scenario: the narrowest ones for its head_dims. Where a stack has
+/// none of latent attention, those of other heads are taken, where none of 8 bits, and for mxfp8,
+/// those of bf16. Errors: unavailable.
 Result<const KernelCost*> find_kernel_cost(const Stack& stack, const Scenario& scenario);
 
 /// What a reader of predicted times must know about the scenario's numbers, one sentence; empty if
 /// nothing.
-std::string note_on_times(const Scenario& scenario);
+std::string note_on_times(const Stack& stack, const Scenario& scenario);
 
 /// A file from which parse_cluster reads the same cluster.
 std::string print_cluster(const Cluster& cluster);

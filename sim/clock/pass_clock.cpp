@@ -67,8 +67,7 @@ void PassClock::find_slow_downs() {
 
 /// Device time of an item of a decode step, which is that of reading K and V; 0 for other items.
 double PassClock::read_us(const ComputeItem& item) const {
-  const int64_t bytes = element_bytes(plan_.scenario.numerics.dtype);
-  if (stack_.read_gb_s <= 0 || direction_ == Direction::backward || bytes > 2) return 0.0;
+  if (stack_.read_gb_s <= 0 || direction_ == Direction::backward || kernel_.bits > 16) return 0.0;
   const Attention& attention = plan_.scenario.attention;
   const int32_t most_rows = most_decode_rows(attention.head_dim_qk, attention.head_dim_v);
   // Most items have many rows in a slice; the sums of theirs are not needed.
@@ -83,7 +82,24 @@ double PassClock::read_us(const ComputeItem& item) const {
   const int64_t lanes = is_expanded ? attention.head_dim_qk + attention.head_dim_v
                                     : lanes_of(BufferKind::kv, attention);
   const int64_t heads = is_expanded ? item.heads.size() : kv_heads_of(attention, item.heads).size();
-  return static_cast<double>(2 * sums.keys * heads * lanes) / stack_.read_gb_s * 1e-3;
+  const double us =
+      static_cast<double>(kernel_.bits / 8 * sums.keys * heads * lanes) / stack_.read_gb_s * 1e-3;
+  return kernel_.is_latent ? std::max(us, packed_us(item, slices)) + tiles_.owned_us : us;
+}
+
+/// Device time of the products of an item of a decode step of latent attention: all query heads
+/// read the same keys, so that many heads make more work than reading does. A tile has 64 rows,
+/// query rows times heads; each multiprocessor has about one, with a part of the keys.
+double PassClock::packed_us(const ComputeItem& item, std::span<const BandSlice> slices) const {
+  constexpr int64_t kRows = 64;
+  double tiles = 0;  // of the fitted shape
+  for (const BandSlice& slice : slices) {
+    const int64_t rows = int64_t{slice.q1 - slice.q0} * item.heads.size(),
+                  whole = (rows + kRows - 1) / kRows * kRows;
+    tiles += static_cast<double>(whole) / tiles_.tile_rows *
+             static_cast<double>(sum_slices({&slice, 1}).keys) / tiles_.tile_keys;
+  }
+  return tiles * tiles_.whole_us / cluster_.device.multiprocessors;
 }
 
 /// Device time of making the keys and values of an item's heads of latent rows, and in the backward

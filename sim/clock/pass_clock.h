@@ -76,7 +76,7 @@ double length_of(const std::vector<BusyTime>& stretches);
 class PassClock {
  public:
   PassClock(const Plan& plan, Direction direction, const Cluster& cluster, const Stack& stack,
-            const TileCost& tiles, double offset_us, Timeline& timeline, bool keeps_events)
+            const KernelCost& kernel, double offset_us, Timeline& timeline, bool keeps_events)
       : plan_(plan),
         pass_(plan.pass(direction)),
         cluster_(cluster),
@@ -85,8 +85,9 @@ class PassClock {
         offset_us_(offset_us),
         timeline_(timeline),
         keeps_events_(keeps_events),
-        tiles_(tiles),
-        counter_(tiles),
+        kernel_(kernel),
+        tiles_(direction == Direction::backward ? kernel.backward : kernel.forward),
+        counter_(tiles_),
         lanes_(plan.home.size()),
         written_(plan.buffers.size()),
         read_(plan.buffers.size()),
@@ -166,6 +167,7 @@ class PassClock {
   }
   void find_slow_downs();
   double read_us(const ComputeItem& item) const;
+  double packed_us(const ComputeItem& item, std::span<const BandSlice> slices) const;
   double expansion_us(const ComputeItem& item) const;
   double tiles_us(int64_t index);
   double calls_us() const;
@@ -194,6 +196,7 @@ class PassClock {
   const double offset_us_;
   Timeline& timeline_;
   const bool keeps_events_;
+  const KernelCost& kernel_;
   const TileCost& tiles_;
   TileCounter counter_;
   std::vector<double> tiles_us_;  // [compute item] cache for all rounds; empty for one round

@@ -171,14 +171,18 @@ MeasuredError compare_times(const TimelineExport& times) {
   return compare_with_measured(times.plan, comparable_events(times), times.measured);
 }
 
+std::string note_of(const TimelineExport& times) {
+  const Result<const Stack*> stack = find_stack(times.cluster, times.timeline.stack);
+  return stack ? note_on_times(*stack.value(), times.plan.scenario) : "";
+}
+
 }  // namespace
 
 void write_timeline_text(const TimelineExport& times, std::ostream& out) {
   const auto& [plan, cluster, timeline, measured, traces] = times;
   out << fmt::format("{} ranks on {}, stack {}: predicted, not measured\n", plan.home.size(),
                      cluster.title, timeline.stack);
-  if (const std::string note = note_on_times(plan.scenario); !note.empty())
-    out << "note: " << note << '\n';
+  if (const std::string note = note_of(times); !note.empty()) out << "note: " << note << '\n';
   write_pass_text(timeline, plan, Direction::forward, out);
   if (plan.scenario.numerics.backward) write_pass_text(timeline, plan, Direction::backward, out);
   const auto fullest = std::max_element(timeline.memory_bytes.begin(), timeline.memory_bytes.end());
@@ -216,7 +220,7 @@ void write_timeline_json(const TimelineExport& times, std::ostream& out) {
   head["stack"] = timeline.stack;
   head["plan_hash"] = to_hex(plan.hash);
   head["cp_size"] = plan.home.size();
-  if (const std::string note = note_on_times(plan.scenario); !note.empty()) head["note"] = note;
+  if (const std::string note = note_of(times); !note.empty()) head["note"] = note;
   head["forward"] = pass_json(timeline, plan, Direction::forward);
   if (plan.scenario.numerics.backward)
     head["backward"] = pass_json(timeline, plan, Direction::backward);

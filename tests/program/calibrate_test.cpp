@@ -10,6 +10,8 @@
 #include "sim/scenario/scenario_file.h"
 #include "tests/program/known_machine.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -184,10 +186,51 @@ TEST(Calibration, LeavesOutKernelsThatTheExecutorDoesNotHave) {
   cuda.missing = Dtype::fp32;
   const Result<Calibration> done = calibrate(request_for(cuda, &nccl));
   ASSERT_TRUE(done.ok()) << to_text(done.error());
-  ASSERT_EQ(done.value().left_out.size(), 3U);
-  EXPECT_NE(done.value().left_out[0].find("192"), std::string::npos) << done.value().left_out[0];
-  EXPECT_NE(done.value().left_out[2].find("fp32"), std::string::npos) << done.value().left_out[2];
-  EXPECT_EQ(done.value().cluster.stacks[0].kernels.size(), 2U);
+  const std::vector<std::string>& left_out = done.value().left_out;
+  ASSERT_EQ(left_out.size(), 5U);
+  for (size_t i = 0; i < left_out.size(); ++i) {
+    const char* name = std::array{"192", "256", "latent 576", "fp8 256", "fp32 128"}[i];
+    EXPECT_NE(left_out[i].find(name), std::string::npos) << left_out[i];
+  }
+  EXPECT_EQ(done.value().cluster.stacks[0].kernels.size(), 4U);
+}
+
+TEST(Calibration, MeasuresAFewKernelsAndTakesAllElseFromTheBase) {
+  const Cluster known = known_machine();
+  PredictedExecutor cuda("cuda", known, 1);
+  CalibrationRequest request = request_for(cuda, nullptr);
+  request.only = {"fp8 128", "latent 576"};
+  EXPECT_NE(to_text(calibrate(request).error()).find("a few kernels are no cluster"),
+            std::string::npos);
+  request.base = known;
+  std::vector<KernelCost>& kernels = request.base->stacks[0].kernels;
+  std::erase_if(kernels, [](const KernelCost& kernel) { return kernel.is_latent; });
+  for (KernelCost& kernel : kernels) kernel.forward.whole_us = 77;
+  request.base->device.copy_gb_s = 1;
+  const Result<Calibration> done = calibrate(request);
+  ASSERT_TRUE(done.ok()) << to_text(done.error());
+  const Cluster& mine = done.value().cluster;
+  EXPECT_EQ(mine.device.copy_gb_s, 1);
+  const Stack& stack = mine.stacks[0];
+  ASSERT_EQ(stack.kernels.size(), known.stacks[0].kernels.size());
+  int measured = 0;
+  for (const KernelCost& kernel : stack.kernels) {
+    if (kernel.forward.whole_us == 77) continue;
+    const auto same =
+        std::find_if(known.stacks[0].kernels.begin(), known.stacks[0].kernels.end(),
+                     [&](const KernelCost& other) {
+                       return other.bits == kernel.bits && other.head_dim_qk == kernel.head_dim_qk;
+                     });
+    expect_same(kernel.forward, same->forward, 0.02, print_kernel(kernel));
+    EXPECT_TRUE(kernel.is_latent || (kernel.bits == 8 && kernel.head_dim_qk == 128));
+    ++measured;
+  }
+  EXPECT_EQ(measured, 2);
+  EXPECT_NE(stack.source.find("; kernels fp8 128, latent 576: measured 2026-11-21"),
+            std::string::npos)
+      << stack.source;
+  request.base->device.multiprocessors = 7;
+  EXPECT_NE(to_text(calibrate(request).error()).find("7 multiprocessors"), std::string::npos);
 }
 
 TEST(Calibration, RefusesAnExecutorWithoutAClockAndOneThatStandsStill) {

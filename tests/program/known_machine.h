@@ -37,11 +37,12 @@ inline Cluster known_machine() {
                           .owned_us = 13.5,
                           .whole_us = 5.4,
                           .masked_us = 9.4};
-  stack.kernels = {{64, 64, 16, forward, backward},
-                   {128, 128, 16, forward, backward},
-                   {128, 128, 32, forward, backward},
-                   {192, 128, 16, backward, forward},
-                   {256, 256, 16, backward, forward}};
+  const TileCost narrow{.launch_us = 6.5, .owned_us = 5.1, .whole_us = 1.1, .masked_us = 2.2};
+  stack.kernels = {{64, 64, 16, forward, backward},       {64, 64, 8, narrow, backward},
+                   {128, 128, 16, forward, backward},     {128, 128, 8, narrow, backward},
+                   {128, 128, 32, forward, backward},     {192, 128, 16, backward, forward},
+                   {256, 256, 16, backward, forward},     {256, 256, 8, narrow, backward},
+                   {576, 512, 16, backward, narrow, true}};
   stack.item_us = 30;
   stack.message_us = 50;
   stack.pass_us = 25;

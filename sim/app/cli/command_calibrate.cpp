@@ -1,6 +1,7 @@
 #include "sim/app/cli/commands.h"
 #include "sim/app/predict/calibrate.h"
 #include "sim/app/predict/calibration_samples.h"
+#include "sim/app/predict/calibration_shapes.h"
 #include "sim/base/whole_file.h"
 #include "sim/documents/json_text.h"
 #include "sim/findings/progress_bar.h"
@@ -20,7 +21,8 @@ struct CalibrateArguments {
   std::vector<std::string> executors;  // none: cuda, and nccl if it can help
   std::string base;                    // by name or file; may be empty
   std::string cluster_path = "machine.toml";
-  std::string samples_path;  // rates of a file instead of a machine
+  std::string samples_path;       // rates of a file instead of a machine
+  std::vector<std::string> only;  // kernels
   int64_t max_tokens = 16384;
   int32_t repeats = 5;
   bool json = false;
@@ -110,6 +112,16 @@ Result<std::vector<Executor*>> choose_executors(const CalibrateArguments& option
   return chosen;
 }
 
+std::string quote(const std::string& word) {
+  return word.find(' ') == std::string::npos ? word : fmt::format("\"{}\"", word);
+}
+
+std::vector<std::string> kernel_names() {
+  std::vector<std::string> names;
+  for (const KernelClass& kernel : kernel_classes()) names.push_back(name_of(kernel));
+  return names;
+}
+
 Result<CalibrationRequest> make_request(const CalibrateArguments& options, Toolbox& toolbox) {
   CalibrationRequest request;
   const Result<std::vector<Executor*>> executors = choose_executors(options, toolbox);
@@ -136,6 +148,8 @@ Result<CalibrationRequest> make_request(const CalibrateArguments& options, Toolb
   request.date = today();
   request.repeats = options.repeats;
   request.max_tokens = options.max_tokens;
+  request.only = options.only;
+  for (const std::string& kernel : options.only) request.command += " --kernels " + quote(kernel);
   return request;
 }
 
@@ -195,6 +209,11 @@ Command add_calibrate(CLI::App& app, const Tools& tools) {
                    "the cluster file, whose name the cluster gets (default machine.toml)")
       ->check(kNotEmpty);
   calibrate
+      ->add_option("--kernels", options->only,
+                   "measure these kernels alone, and take all else from --base, of the same GPU; "
+                   "can be given several times")
+      ->check(CLI::IsMember(kernel_names()));
+  calibrate
       ->add_option("--repeats", options->repeats,
                    "carry out each scenario so often; the last time counts")
       ->check(whole_number(1, 1000000));
@@ -212,7 +231,8 @@ Command add_calibrate(CLI::App& app, const Tools& tools) {
   add_json(calibrate, options->json);
   calibrate->footer(
       "Without a GPU: exit code 3, and nothing is written.\n"
-      "Example: cpscope calibrate --base h200x8 --out mine.toml");
+      "Examples: cpscope calibrate --base h200x8 --out mine.toml\n"
+      "          cpscope calibrate --base h200x8 --kernels \"fp8 128\" --out more.toml");
   return {calibrate, [options, tools] { return command_calibrate(*options, tools); }};
 }
 

@@ -33,6 +33,11 @@ class Measurement {
     if (auto error = describe()) return *std::move(error);
     if (auto error = find_missing()) return *std::move(error);
     if (auto error = measure_kernels()) return *std::move(error);
+    if (measures_kernels_alone()) {
+      add_kernel_source();
+      result_.cluster.stacks.insert(result_.cluster.stacks.begin(), std::move(stack_));
+      return std::move(result_);
+    }
     if (auto error = measure_rows()) return *std::move(error);
     if (has_group()) {
       if (auto error = measure_wires()) return *std::move(error);
@@ -46,6 +51,17 @@ class Measurement {
 
  private:
   bool has_group() const { return request_.group != nullptr; }
+  bool measures_kernels_alone() const { return !request_.only.empty(); }
+
+  std::vector<KernelClass> classes() const {
+    std::vector<KernelClass> chosen = kernel_classes();
+    const std::vector<std::string>& only = request_.only;
+    if (measures_kernels_alone())
+      std::erase_if(chosen, [&](const KernelClass& kernel) {
+        return std::find(only.begin(), only.end(), name_of(kernel)) == only.end();
+      });
+    return chosen;
+  }
   bool is_one_gpu() const { return devices_.count == 1; }
   std::optional<RowCost> packing() const {
     return stack_.packs ? std::optional(row_cost_) : std::nullopt;
@@ -82,7 +98,16 @@ class Measurement {
       stack_.title = name == "cpscope" ? "cpscope's own kernels and executors" : name;
     }
     stack_.name = name;
-    stack_.kernels.clear();
+    const std::vector<KernelClass> measured = classes();
+    std::erase_if(stack_.kernels, [&](const KernelCost& cost) {
+      return !measures_kernels_alone() ||
+             std::any_of(measured.begin(), measured.end(),
+                         [&](const KernelClass& kernel) { return kernel.is_of(cost); });
+    });
+    total_ =
+        static_cast<int64_t>(measured.size() * kernel_scenarios(kernel_classes()[0], 512).size());
+    if (measures_kernels_alone()) return describe_base(same_device());
+    total_ += 5 + (has_group() ? 20 : 1);
     // One GPU does not send, so it does not tell whether messages are packed.
     if (has_group()) {
       stack_.packs = group_devices_.packs;
@@ -101,14 +126,43 @@ class Measurement {
       cluster.gpus_per_node = group_devices_.count;
       cluster.nics_per_node = std::min(cluster.nics_per_node, cluster.gpus_per_node);
     }
-    total_ = static_cast<int64_t>(kernel_classes().size() *
-                                  kernel_scenarios(kernel_classes()[0], 512).size()) +
-             5 + (has_group() ? 20 : 1);
     return std::nullopt;
   }
 
+  bool same_device() const {
+    return request_.base && request_.base->device.multiprocessors == devices_.multiprocessors;
+  }
+
+  /// Only kernels are measured: the cluster stays that of the base.
+  std::optional<Error> describe_base(bool is_same_device) {
+    if (!request_.base)
+      return make_error(ErrorKind::bad_input, "a few kernels are no cluster",
+                        "name one that has all else: --base h200x8");
+    if (!is_same_device)
+      return make_error(
+          ErrorKind::bad_input,
+          fmt::format("base {} has {} multiprocessors, this device {}", request_.base->name,
+                      request_.base->device.multiprocessors, devices_.multiprocessors),
+          "name a base with the same GPU");
+    result_.cluster.name = request_.name;
+    result_.from_base = {"all but these kernels"};
+    return std::nullopt;
+  }
+
+  void add_kernel_source() {
+    std::string names;
+    FitTable kernels;
+    for (const NamedFit& fit : result_.fits)
+      kernels.rows.insert(kernels.rows.end(), fit.table.rows.begin(), fit.table.rows.end());
+    for (const std::string& name : request_.only)
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+    stack_.source +=
+        fmt::format("; kernels {}: measured {} on {}, driver {}, by `{}`, {}", names, request_.date,
+                    devices_.name, devices_.driver, request_.command, print_errors(kernels));
+  }
+
   std::optional<Error> find_missing() {
-    if (has_group()) return std::nullopt;
+    if (has_group() || measures_kernels_alone()) return std::nullopt;
     const std::vector<std::string> missing = {"the wires between GPUs (inside)", "message_us",
                                               "transfer_multiprocessors"};
     if (!request_.base)
@@ -123,7 +177,7 @@ class Measurement {
   }
 
   std::optional<Error> measure_kernels() {
-    for (const KernelClass& kernel : kernel_classes()) {
+    for (const KernelClass& kernel : classes()) {
       ByDirection<std::vector<ComputeSample>> samples;
       std::optional<Error> obstacle;
       for (const Scenario& scenario : kernel_scenarios(kernel, request_.max_tokens)) {
@@ -140,8 +194,7 @@ class Measurement {
         }
         add_computes(run.value(), samples);
       }
-      const std::string name =
-          fmt::format("{}{}", kernel.dtype == Dtype::fp32 ? "fp32 " : "", kernel.head_dim_qk);
+      const std::string name = name_of(kernel);
       if (obstacle) {
         result_.left_out.push_back(
             fmt::format("kernels of head_dim {}: {}", name, to_text(*obstacle)));
@@ -164,9 +217,10 @@ class Measurement {
                                   const ByDirection<std::vector<ComputeSample>>& samples) {
     KernelCost cost{.head_dim_qk = kernel.head_dim_qk,
                     .head_dim_v = kernel.head_dim_v,
-                    .bits = static_cast<int32_t>(8 * element_bytes(kernel.dtype)),
+                    .bits = kernel.bits(),
                     .forward = {},
-                    .backward = {}};
+                    .backward = {},
+                    .is_latent = kernel.is_latent};
     for (const Direction direction : kDirections) {
       Result<Fit<TileCost>> fit = fit_tiles(samples[direction], devices_.multiprocessors);
       if (!fit) return fit.error();
@@ -321,9 +375,9 @@ class Measurement {
 
   std::optional<Error> measure_host() {
     // The kernels of 128 lanes are what the small scenarios run.
-    const bool has_kernel =
-        std::any_of(stack_.kernels.begin(), stack_.kernels.end(),
-                    [](const KernelCost& k) { return k.bits == 16 && k.head_dim_qk >= 128; });
+    const bool has_kernel = std::any_of(
+        stack_.kernels.begin(), stack_.kernels.end(),
+        [](const KernelCost& k) { return k.bits == 16 && !k.is_latent && k.head_dim_qk >= 128; });
     if (!has_kernel) return std::nullopt;
     Executor& executor = has_group() ? *request_.group : *request_.kernels;
     std::vector<Run> runs;

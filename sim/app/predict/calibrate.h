@@ -12,14 +12,15 @@
 namespace cpscope {
 
 struct CalibrationRequest {
-  Executor* kernels = nullptr;  // carries out computes and moves rows, one GPU at a time
-  Executor* group = nullptr;    // of several GPUs; none: wires are taken from `base`
-  std::optional<Cluster> base;  // what cannot be measured here; its other stacks stay
-  std::string name;             // of the cluster
-  std::string date;             // "2026-11-21", for the sources
-  std::string command;          // likewise
-  int32_t repeats = 5;          // of every scenario; the last one counts
-  int64_t max_tokens = 16384;   // the longest sequences have twice that; messages 8 KiB for each
+  Executor* kernels = nullptr;    // carries out computes and moves rows, one GPU at a time
+  Executor* group = nullptr;      // of several GPUs; none: wires are taken from `base`
+  std::optional<Cluster> base;    // what cannot be measured here; its other stacks stay
+  std::string name;               // of the cluster
+  std::string date;               // "2026-11-21", for the sources
+  std::string command;            // likewise
+  int32_t repeats = 5;            // of every scenario; the last one counts
+  int64_t max_tokens = 16384;     // the longest sequences have twice that; messages 8 KiB for each
+  std::vector<std::string> only;  // kernels by name (name_of); all else is that of `base`
   Progress progress = {};
 };
 

@@ -113,9 +113,9 @@ std::optional<ForeignSample> read_sample(TomlValue value, const std::string& nam
   const double tflops = table.number("tflops").value_or(0.0);
   if (table.has("tflops") && tflops == 0.0)
     table.complain("tflops", "must be above 0: 0", "write the rate that was reached");
-  const int64_t bits = table.integer("bits", 16, 32).value_or(16);
-  if (bits != 16 && bits != 32)
-    table.complain("bits", fmt::format("must be 16 or 32: {}", bits), "bf16 has 16");
+  const int64_t bits = table.integer("bits", 8, 32).value_or(16);
+  if (bits != 8 && bits != 16 && bits != 32)
+    table.complain("bits", fmt::format("must be 8, 16 or 32: {}", bits), "bf16 has 16");
   const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   if (tokens > kMostTokens)
     table.complain("seqlen", fmt::format("too many tokens in all: {}", tokens),

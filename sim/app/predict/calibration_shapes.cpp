@@ -1,6 +1,7 @@
 #include "sim/app/predict/calibration_shapes.h"
 
 #include "sim/base/parallel.h"
+#include "sim/run/fp8_history.h"
 #include "sim/run/inputs.h"
 #include "sim/scenario/portable_random.h"
 
@@ -26,6 +27,11 @@ Scenario make_scenario(std::string title, const KernelClass& kernel, int32_t hea
   scenario.parallel.cp_size = 1;
   scenario.parallel.layout = LayoutKind::contiguous;
   scenario.numerics.dtype = kernel.dtype;
+  if (kernel.is_fp8) scenario.numerics.fp8 = Fp8{};
+  if (kernel.is_latent) {
+    scenario.attention.kv_heads = 1;
+    scenario.attention.latent_dim = kernel.head_dim_v;
+  }
   return scenario;
 }
 
@@ -50,14 +56,26 @@ std::vector<KernelClass> kernel_classes() {
           {128, 128, Dtype::bf16},
           {192, 128, Dtype::bf16},
           {256, 256, Dtype::bf16},
+          {.head_dim_qk = 576, .head_dim_v = 512, .is_latent = true},
+          {.head_dim_qk = 64, .head_dim_v = 64, .is_fp8 = true},
+          {.head_dim_qk = 128, .head_dim_v = 128, .is_fp8 = true},
+          {.head_dim_qk = 256, .head_dim_v = 256, .is_fp8 = true},
           {128, 128, Dtype::fp32}};
+}
+
+std::string name_of(const KernelClass& kernel) {
+  const char* kind = kernel.dtype == Dtype::fp32 ? "fp32 "
+                     : kernel.is_fp8             ? "fp8 "
+                     : kernel.is_latent          ? "latent "
+                                                 : "";
+  return fmt::format("{}{}", kind, kernel.head_dim_qk);
 }
 
 std::vector<Scenario> kernel_scenarios(const KernelClass& kernel, int64_t max_tokens) {
   std::vector<Scenario> scenarios;
-  const std::string lanes = fmt::format(
-      "{}d{}{}", kernel.dtype == Dtype::fp32 ? "fp32 " : "", kernel.head_dim_qk,
-      kernel.head_dim_v == kernel.head_dim_qk ? "" : fmt::format("/{}", kernel.head_dim_v));
+  std::string lanes = name_of(kernel);
+  lanes.insert(lanes.rfind(' ') + 1, "d");
+  if (kernel.head_dim_v != kernel.head_dim_qk) lanes += fmt::format("/{}", kernel.head_dim_v);
   const auto add = [&](const char* what, int32_t heads, std::vector<int64_t> lengths,
                        MaskType mask) -> Scenario& {
     int64_t tokens = 0;
@@ -151,9 +169,11 @@ RunInputs make_filler_inputs(const Plan& plan) {
   inputs.slots = plan.layout.slots;
   inputs.q = fill(1, "q", inputs.slots.tokens, attention.heads, attention.head_dim_qk);
   inputs.k = fill(2, "k", inputs.slots.kv_tokens, attention.kv_heads, attention.head_dim_qk);
-  inputs.v = fill(3, "v", inputs.slots.kv_tokens, attention.kv_heads, attention.head_dim_v);
+  if (!attention.has_v_in_k())
+    inputs.v = fill(3, "v", inputs.slots.kv_tokens, attention.kv_heads, attention.head_dim_v);
   if (scenario.numerics.backward)
     inputs.d_out = fill(4, "d_out", inputs.slots.tokens, attention.heads, attention.head_dim_v);
+  inputs.fp8 = history_of_record(scenario, inputs);
   return inputs;
 }
 

@@ -1,10 +1,12 @@
 #pragma once
 
+#include "sim/clock/cluster.h"
 #include "sim/plan/plan.h"
 #include "sim/run/judge.h"
 #include "sim/scenario/scenario.h"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace cpscope {
@@ -15,10 +17,22 @@ namespace cpscope {
 struct KernelClass {
   int32_t head_dim_qk = 0, head_dim_v = 0;
   Dtype dtype = Dtype::bf16;
+  bool is_fp8 = false;     // with one scale a tensor
+  bool is_latent = false;  // V is a part of K
+
+  int32_t bits() const { return is_fp8 ? 8 : static_cast<int32_t>(8 * element_bytes(dtype)); }
+  bool is_of(const KernelCost& cost) const {
+    return head_dim_qk == cost.head_dim_qk && head_dim_v == cost.head_dim_v &&
+           bits() == cost.bits && is_latent == cost.is_latent;
+  }
 };
 
-/// 64, 128, 192/128 and 256 lanes of bf16, and 128 of fp32.
+/// 64, 128, 192/128 and 256 lanes of bf16, 576/512 of latent attention, 64, 128 and 256 of fp8, and
+/// 128 of fp32.
 std::vector<KernelClass> kernel_classes();
+
+/// "128", "fp8 128", "latent 576", "fp32 128".
+std::string name_of(const KernelClass& kernel);
 
 /// One GPU, one compute each way: full, causal, window, packed documents, short ones; 1/32 to twice
 /// `max_tokens` (at least 128) tokens.

@@ -139,6 +139,60 @@ TEST(Clock, ReadsTheKeysOfDecodeStepsAtTheRateOfMemory) {
   }
 }
 
+TEST(Clock, TakesKernelsOf8BitsAndOfLatentAttentionWhereTheStackHasThem) {
+  Cluster cluster = make_cluster();
+  Stack& stack = stack_of(cluster);
+  const auto plan_with = [&](const std::string& heads, const std::string& numerics) {
+    return plan_of("[attention]\nheads = 4\nattn_mask_type = \"no_mask\"\n" + heads +
+                   "[batch]\nlengths = [160]\n[parallel]\ncp_size = 1\n[numerics]\n" + numerics);
+  };
+  const std::string plain = "head_dim = 64\n",
+                    latent = "kv_heads = 1\nhead_dim_qk = 72\nlatent_dim = 64\n",
+                    fp8 = "dtype = \"fp8\"\n", mx = fp8 + "[fp8]\nrecipe = \"mxfp8\"\n";
+  const auto expect = [&](const std::string& heads, const std::string& numerics, double us,
+                          bool has_own_kernels) {
+    const Plan plan = plan_with(heads, numerics);
+    EXPECT_NEAR(predict(plan, cluster).value().forward.total_us, us, 1e-3) << heads << numerics;
+    EXPECT_EQ(note_on_times(stack, plan.scenario).empty(), has_own_kernels) << heads << numerics;
+  };
+  const double tiles = 10 * 10 * 4 / 10.0;  // heads over ten multiprocessors
+  expect(plain, fp8, tiles, false);
+  expect(latent, "", tiles, true);
+  const auto add = [&](int32_t bits, bool is_latent, double us) {
+    const TileCost cost{16, 16, 0, 0, us, us};
+    stack.kernels.push_back({1024, 1024, bits, cost, cost, is_latent});
+  };
+  add(8, false, 0.5);
+  add(16, true, 3);
+  expect(plain, fp8, tiles / 2, true);
+  expect(plain, mx, tiles, false);
+  expect(plain, "dtype = \"bf16\"\n", tiles, true);
+  expect(latent, "", 3 * tiles, true);
+  expect(latent, fp8, 3 * tiles, false);
+  // A decode step of many heads multiplies for longer than it reads.
+  stack.read_gb_s = 1000;
+  const auto decode_us = [&](int32_t heads) {
+    const Plan plan = plan_of(fmt::format(
+        "[attention]\nheads = {}\nkv_heads = 1\nhead_dim_qk = 72\nlatent_dim = 64\n"
+        "attn_mask_type = \"causal_bottom_right\"\n[batch]\nlengths = [1]\nkv_lengths = [4096]\n"
+        "[parallel]\ncp_size = 1\n",
+        heads));
+    return predict(plan, cluster).value().forward.total_us;
+  };
+  EXPECT_NEAR(decode_us(128), 128 / 16 * 4096 / 16 * 3 / 10.0, 1e-3);
+  EXPECT_NEAR(decode_us(8), decode_us(64), 1e-3) << "a tile has 64 rows";
+  // The same in 8 bits reads half.
+  const auto read_us = [&](const std::string& numerics) {
+    const Plan plan = plan_of(
+        "[attention]\nheads = 8\nkv_heads = 2\nhead_dim = 64\nattn_mask_type = "
+        "\"causal_bottom_right\"\n[batch]\nlengths = [1]\nkv_lengths = [4096]\n[parallel]\n"
+        "cp_size = 1\n[numerics]\nbackward = false\n" +
+        numerics);
+    return predict(plan, cluster).value().forward.total_us;
+  };
+  EXPECT_NEAR(read_us(fp8), read_us("") / 2, 1e-3);
+}
+
 TEST(Clock, CountsTheProductsThatExpandLatentRows) {
   Cluster cluster = make_cluster();
   stack_of(cluster).kernels[0].forward = {16, 16, 0, 0, 100, 100};

@@ -71,7 +71,7 @@ TEST(Cluster, SaysWhatIsWrongAndWhere) {
       {"gpus_per_node = 4", "max_nodes = 2\ngpus_per_node = 4", "f.toml:1:1", "between"},
       {"name = \"plain\"", "name = \"plain\"\ntransfer_multiprocessors = 10",
        "f.toml:17:", "transfer_multiprocessors"},
-      {"head_dim_v = 128", "head_dim_v = 128\nbits = 24", "f.toml:21:8", "must be 16 or 32"},
+      {"head_dim_v = 128", "head_dim_v = 128\nbits = 24", "f.toml:21:8", "must be 8, 16 or 32"},
       {"schema = 1", "schema = 2", "f.toml:1:10", "schema"},
   };
   for (const Case& wrong : cases) {
