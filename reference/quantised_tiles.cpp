@@ -252,7 +252,7 @@ TileWork quantised_forward(const TileSettings<float>& settings, const QuantisedR
   for (int64_t row = 0; row < rows; ++row) {
     const float highest = row_max[static_cast<size_t>(row)],
                 sum = row_sum[static_cast<size_t>(row)];
-    const bool sees_nothing = highest == kNoLogit;
+    const bool sees_nothing = sum == 0.0f;
     work.max_logit = std::max(work.max_logit, static_cast<double>(highest));
     lse[row * lse_stride] = sees_nothing ? kNoLogit : highest + std::log(sum);
     const float factor = sees_nothing ? 0.0f : kept_scale(settings) / sum;
