@@ -70,7 +70,8 @@ double PassClock::read_us(const ComputeItem& item) const {
   if (stack_.read_gb_s <= 0 || direction_ == Direction::backward || kernel_.bits > 16) return 0.0;
   const Attention& attention = plan_.scenario.attention;
   const int32_t most_rows = most_decode_rows(attention.head_dim_qk, attention.head_dim_v);
-  // Most items have many rows in a slice; the sums of theirs are not needed.
+  // Most items have too many pairs or many rows in a slice; the sums of theirs are not needed.
+  if (item.visible_pairs > most_rows * plan_.rows(item.kv_tokens) * item.heads.size()) return 0.0;
   const std::span<const BandSlice> slices = plan_.slices_of(item);
   if (std::any_of(slices.begin(), slices.end(),
                   [&](const BandSlice& slice) { return slice.q1 - slice.q0 > most_rows; }))
@@ -127,15 +128,28 @@ double PassClock::tiles_us(int64_t index) {
   double* known = tiles_us_.empty() ? nullptr : &tiles_us_[static_cast<size_t>(index)];
   if (known != nullptr && *known >= 0) return *known;
   const ComputeItem& item = pass_.computes[static_cast<size_t>(index)];
+  // Ranks that exchange heads share their slices, which may be a hundred million, and are next to
+  // each other.
+  const PricedWork work{
+      item.first_slice,          item.num_slices,
+      plan_.rows(item.q_tokens), plan_.rows(item.kv_tokens),
+      item.heads.size(),         kv_heads_of(plan_.scenario.attention, item.heads).size()};
+  if (last_work_ != work) {
+    last_work_us_ = count_tiles_us(item);
+    last_work_ = work;
+  }
+  if (known != nullptr) *known = last_work_us_;
+  return last_work_us_;
+}
+
+double PassClock::count_tiles_us(const ComputeItem& item) {
   double us = read_us(item);
   if (us == 0.0) {
     const TileWork work =
         counter_.count(plan_.slices_of(item), plan_.rows(item.q_tokens), item.heads.size());
     us = spread_us(work, cluster_.device.multiprocessors, tiles_.tail_share);
   }
-  us += expansion_us(item);
-  if (known != nullptr) *known = us;
-  return us;
+  return us + expansion_us(item);
 }
 
 /// Host time of one call and one merge per rank of keys.

@@ -72,6 +72,15 @@ std::vector<BusyTime> joined(std::vector<BusyTime> stretches);
 
 double length_of(const std::vector<BusyTime>& stretches);
 
+/// All of a compute item that its time on an idle device depends on.
+struct PricedWork {
+  int64_t first_slice = -1, num_slices = 0;
+  int64_t q_rows = 0, kv_rows = 0;
+  int32_t heads = 0, kv_heads = 0;
+
+  friend bool operator==(const PricedWork&, const PricedWork&) = default;
+};
+
 /// One pass of a plan, item by item in plan order.
 class PassClock {
  public:
@@ -170,6 +179,7 @@ class PassClock {
   double packed_us(const ComputeItem& item, std::span<const BandSlice> slices) const;
   double expansion_us(const ComputeItem& item) const;
   double tiles_us(int64_t index);
+  double count_tiles_us(const ComputeItem& item);
   double calls_us() const;
   double merges_us(const ComputeItem& item) const;
   double beside_transfers(Lane& lane, double start, double work_us) const;
@@ -200,6 +210,8 @@ class PassClock {
   const TileCost& tiles_;
   TileCounter counter_;
   std::vector<double> tiles_us_;  // [compute item] cache for all rounds; empty for one round
+  PricedWork last_work_;          // of the item that was priced last
+  double last_work_us_ = 0;
   IdVector<RankId, Lane> lanes_;
   IdVector<RankId, int64_t>
       once_;  // the only compute of each rank, -1: none; empty: nothing is cut

@@ -275,6 +275,31 @@ TEST(Clock, BeginsWithTheFirstHeadsWhereTheStackCutsThem) {
   EXPECT_NEAR(total(gather, 100), brief + 100, 0.01);
 }
 
+std::string heads_case(int32_t heads, int32_t ranks, const std::string& batch) {
+  return fmt::format(
+      "[attention]\nheads = {}\nkv_heads = {}\nhead_dim = 64\n[batch]\n{}\n[parallel]\n"
+      "cp_size = {}\ncp_comm_type = \"a2a\"\nlayout = \"contiguous\"\n",
+      heads, heads, batch, ranks);
+}
+
+// One head, then two, then two.
+TEST(Clock, PricesWhatRanksShareByTheHeadsOfEach) {
+  const Plan plan = plan_of(heads_case(5, 3, "lengths = [960]"));
+  const Result<Timeline> timeline = predict(plan, make_cluster());
+  ASSERT_TRUE(timeline.ok());
+  const std::vector<RankTimes>& ranks = timeline.value().forward.ranks;
+  EXPECT_DOUBLE_EQ(2 * ranks[0].compute_us, ranks[1].compute_us);
+  EXPECT_DOUBLE_EQ(ranks[1].compute_us, ranks[2].compute_us);
+}
+
+// 512 ranks share the slices of 500000 documents: counted for each rank they take many seconds.
+TEST(Clock, CountsSlicesThatRanksShareOnce) {
+  const Plan plan = plan_of(
+      heads_case(512, 512, "generator = { name = \"equal\", tokens = 4194304, count = 524288 }"));
+  EXPECT_EQ(plan.slices.size(), 524288U);
+  EXPECT_TRUE(predict(plan, make_cluster(8, 64)).ok());
+}
+
 TEST(Clock, CountsTheBytesOfAnAllToAllByTheRankNotByTheMessage) {
   Cluster cluster = make_cluster();
   cluster.inside.many_peers = {{{0, 10}, {1e6, 1010}}};  // 1 us a kB
