@@ -36,6 +36,27 @@ void ShareLedger::add(const Share& share) {
                       to_index(share.rows))] += share.weight;
 }
 
+bool ShareLedger::cancels_over_heads() {
+  int32_t heads = 0;
+  for (const auto& [key, weight] : entries_) heads = std::max(heads, std::get<1>(key));
+  std::vector<uint64_t> before{0};  // [head + 1] weights of the heads before
+  for (int32_t head = 0; head < heads; ++head)
+    before.push_back(before.back() + fingerprint(-2 - int64_t{head}));
+  std::map<std::pair<int32_t, int32_t>, uint64_t> by_rows;
+  for (const auto& [key, weight] : entries_) {
+    const auto& [begin, end, tokens, rows] = key;
+    by_rows[{tokens, rows}] +=
+        weight * (before[static_cast<size_t>(end)] - before[static_cast<size_t>(begin)]);
+  }
+  std::vector<WeightedRun> runs;
+  for (const auto& [list, weight] : by_rows) {
+    if (weight == 0) continue;
+    for (const TokenRun& run : picked(RunListId{list.first}, RunListId{list.second}))
+      runs.push_back({run, weight});
+  }
+  return first_unbalanced(runs) < 0;
+}
+
 std::optional<TokenHead> ShareLedger::first_difference() {
   std::vector<Entry> entries;
   std::vector<int32_t> cuts;
@@ -48,6 +69,8 @@ std::optional<TokenHead> ShareLedger::first_difference() {
   }
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  // Where ranks have heads of their own, there are as many intervals as ranks, each of all tokens.
+  if (cuts.size() > 2 && cancels_over_heads()) return std::nullopt;
   // Entries are sorted by first head; those that cross a cut stay active.
   std::vector<Entry> active;
   size_t next = 0;
@@ -57,16 +80,17 @@ std::optional<TokenHead> ShareLedger::first_difference() {
       active.push_back(entries[next]);
     std::vector<WeightedRun> runs;
     for (const Entry& entry : active) {
-      for (const TokenRun& run : picked(entry)) runs.push_back({run, entry.weight});
+      for (const TokenRun& run : picked(entry.tokens, entry.rows))
+        runs.push_back({run, entry.weight});
     }
     if (const int64_t token = first_unbalanced(runs); token >= 0) return TokenHead{token, cuts[c]};
   }
   return std::nullopt;
 }
 
-const std::vector<TokenRun>& ShareLedger::picked(const Entry& entry) {
-  auto& list = picked_[{to_index(entry.tokens), to_index(entry.rows)}];
-  if (list.empty()) list = picker_.pick(entry.tokens, entry.rows);
+const std::vector<TokenRun>& ShareLedger::picked(RunListId tokens, RunListId rows) {
+  auto& list = picked_[{to_index(tokens), to_index(rows)}];
+  if (list.empty()) list = picker_.pick(tokens, rows);
   return list;
 }
 

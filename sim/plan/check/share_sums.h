@@ -47,7 +47,12 @@ class ShareLedger {
     uint64_t weight;
   };
 
-  const std::vector<TokenRun>& picked(const Entry& entry);
+  const std::vector<TokenRun>& picked(RunListId tokens, RunListId rows);
+  /// True if the results of every token cancel in their sum over all heads. Every head has a weight
+  /// of its own, which no compute item has as its fingerprint, and results are multiplied with it:
+  /// heads that do not cancel are as unlikely to cancel each other as computes are. False says
+  /// nothing of single heads.
+  bool cancels_over_heads();
 
   RowPicker picker_;
   std::map<std::pair<int32_t, int32_t>, std::vector<TokenRun>> picked_;
