@@ -9,7 +9,10 @@ int64_t ceil_div(int64_t a, int64_t b) {
   if (b == 1) return a;  // as nearly always
   return a >= 0 ? (a + b - 1) / b : -((-a) / b);
 }
-int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
+int64_t floor_div(int64_t a, int64_t b) {
+  if (b == 1) return a;
+  return a >= 0 ? a / b : -((-a + b - 1) / b);
+}
 
 /// First sequence whose slot ends after `token`; sequences.size() when the token lies in the tail.
 size_t first_sequence_after(const std::vector<SequenceSlot>& sequences, Side side, int64_t token) {
@@ -48,22 +51,34 @@ class BandList {
   int64_t pairs() const { return pairs_; }
 
   void add(const Band& band) {
+    if (is_full(band)) return add_full(band.q0, band.q1, band.k0, band.k1);
     pairs_ += count_pairs(band);
-    bands_.push_back({static_cast<int32_t>(band.q0), static_cast<int32_t>(band.q1),
-                      static_cast<int32_t>(band.k0), static_cast<int32_t>(band.k1),
-                      static_cast<int32_t>(band.lo), static_cast<int32_t>(band.hi)});
+    push(band);
+  }
+
+  /// A rectangle of which every cell is visible.
+  void add_full(int64_t q0, int64_t q1, int64_t k0, int64_t k1) {
+    pairs_ += (q1 - q0) * (k1 - k0);
+    push({q0, q1, k0, k1, -(q1 - q0 - 1), k1 - k0 - 1});
     while (joins_ && bands_.size() >= first_ + 2 && join_last_two()) {
     }
   }
 
  private:
+  void push(const Band& band) {
+    bands_.push_back({static_cast<int32_t>(band.q0), static_cast<int32_t>(band.q1),
+                      static_cast<int32_t>(band.k0), static_cast<int32_t>(band.k1),
+                      static_cast<int32_t>(band.lo), static_cast<int32_t>(band.hi)});
+  }
+
+  /// The last one is full.
   bool join_last_two() {
     BandSlice& a = bands_[bands_.size() - 2];
     const BandSlice& b = bands_.back();
     const bool same_rows = a.q0 == b.q0 && a.q1 == b.q1;
     const bool same_columns = a.k0 == b.k0 && a.k1 == b.k1;
     if (!(same_rows && a.k1 == b.k0) && !(same_columns && a.q1 == b.q0)) return false;
-    if (!is_full(a) || !is_full(b)) return false;
+    if (!is_full(a)) return false;
     a.q1 = b.q1;
     a.k1 = b.k1;
     a.lo = -(a.q1 - a.q0 - 1);
@@ -92,10 +107,19 @@ void add_pair(const Piece& q, const Piece& k, const Band& mask, BandList& out) {
   if (q_from >= q_to || k_from >= k_to) return;
   const int64_t stride = q.count == 1 ? k.stride : q.stride;
   const int64_t offset = (k.position_of(k_from) - mask.k0) - (q.position_of(q_from) - mask.q0);
-  const Band band =
-      tighten({q.row + q_from, q.row + q_to, k.row + k_from, k.row + k_to,
-               ceil_div(mask.lo - offset, stride), floor_div(mask.hi - offset, stride)});
-  if (band.q1 > 0) out.add(band);
+  const Band band{q.row + q_from,
+                  q.row + q_to,
+                  k.row + k_from,
+                  k.row + k_to,
+                  ceil_div(mask.lo - offset, stride),
+                  floor_div(mask.hi - offset, stride)};
+  // Most pairs of pieces see nothing or all: their corners show it.
+  const int64_t lowest = -(q_to - q_from - 1), highest = k_to - k_from - 1;
+  if (band.hi < band.lo || band.hi < lowest || band.lo > highest) return;
+  if (band.lo <= lowest && band.hi >= highest)
+    out.add_full(band.q0, band.q1, band.k0, band.k1);
+  else
+    out.add(tighten(band));
 }
 
 void add_pair_any_stride(const Piece& q, const Piece& k, const Band& mask, BandList& out) {
@@ -110,6 +134,14 @@ void add_pair_any_stride(const Piece& q, const Piece& k, const Band& mask, BandL
   }
 }
 
+/// KV pieces that can be searched by position.
+struct AscendingPieces {
+  std::span<const Piece> pieces;
+  bool is_together;  // their rows follow each other without a gap
+  // Where the pieces of the last search began and ended: the next query piece sees nearly the same.
+  size_t from = 0, to = 0;
+};
+
 /// True if the KV pieces can be searched by position: unit stride and ascending, as in stripes and
 /// sorted buffers.
 bool is_ascending(std::span<const Piece> pieces) {
@@ -120,44 +152,74 @@ bool is_ascending(std::span<const Piece> pieces) {
   return true;
 }
 
+/// True if the rows of the pieces follow each other without a gap.
+bool is_together(std::span<const Piece> pieces) {
+  for (size_t i = 1; i < pieces.size(); ++i) {
+    if (pieces[i].row != pieces[i - 1].row + pieces[i - 1].count) return false;
+  }
+  return true;
+}
+
+/// The first piece of `pieces` that is not before; `near`: a guess, is set to it.
+template <class IsBefore>
+size_t find_near(std::span<const Piece> pieces, IsBefore is_before, size_t& near) {
+  constexpr size_t kFewSteps = 4;
+  for (size_t step = 0; step < kFewSteps; ++step) {
+    if (near > 0 && !is_before(pieces[near - 1]))
+      --near;
+    else if (near < pieces.size() && is_before(pieces[near]))
+      ++near;
+    else
+      return near;
+  }
+  near = static_cast<size_t>(std::partition_point(pieces.begin(), pieces.end(), is_before) -
+                             pieces.begin());
+  return near;
+}
+
 /// One q piece of unit stride against many ascending KV pieces: pieces that every row sees are
-/// joined without looking at each.
-void add_against_ascending(const Piece& q, std::span<const Piece> kv, const Band& mask,
-                           BandList& out) {
+/// joined, without looking at each if their rows are together.
+void add_against_ascending(const Piece& q, AscendingPieces& kv, const Band& mask, BandList& out) {
   const auto [q_from, q_to] = index_range(q, mask.q0, mask.q1);
   if (q_from >= q_to) return;
   const Band rows =
       clip(mask, q.position_of(q_from), q.position_of(q_to - 1) + 1, mask.k0, mask.k1);
   if (rows.q1 == 0) return;
-  const auto from = std::partition_point(
-      kv.begin(), kv.end(), [&](const Piece& k) { return k.position_of(k.count) <= rows.k0; });
-  const auto to =
-      std::partition_point(from, kv.end(), [&](const Piece& k) { return k.position < rows.k1; });
+  const size_t from = find_near(
+      kv.pieces, [&](const Piece& k) { return k.position_of(k.count) <= rows.k0; }, kv.from);
+  const size_t to = find_near(
+      kv.pieces, [&](const Piece& k) { return k.position < rows.k1; }, kv.to);
   // Columns that every row of the piece sees: the last row's first and the first row's last.
   const int64_t all_begin = columns_of_row(rows, rows.q1 - 1).begin;
   const int64_t all_end = columns_of_row(rows, rows.q0).end;
   const bool whole_rows = rows.q1 - rows.q0 == q_to - q_from;
-  for (auto k = from; k != to;) {
-    auto stop = k;
-    while (whole_rows && stop != to && stop->position >= all_begin &&
-           stop->position_of(stop->count) <= all_end &&
-           (stop == k || stop->row == (stop - 1)->row + (stop - 1)->count)) {
-      ++stop;
-    }
-    if (stop == k) {
-      add_pair(q, *k, mask, out);
+  const auto is_whole = [&](const Piece& k) {
+    return k.position >= all_begin && k.position_of(k.count) <= all_end;
+  };
+  for (size_t k = from; k < to;) {
+    const Piece& first = kv.pieces[k];
+    if (!whole_rows || !is_whole(first)) {
+      add_pair(q, first, mask, out);
       ++k;
       continue;
     }
-    const int64_t columns = (stop - 1)->row + (stop - 1)->count - k->row;
-    const int64_t height = q_to - q_from;
-    out.add({q.row + q_from, q.row + q_to, k->row, k->row + columns, -(height - 1), columns - 1});
+    size_t stop = k + 1;
+    if (kv.is_together) {
+      stop = to;
+      while (!is_whole(kv.pieces[stop - 1])) --stop;
+    } else {
+      while (stop < to && is_whole(kv.pieces[stop]) &&
+             kv.pieces[stop].row == kv.pieces[stop - 1].row + kv.pieces[stop - 1].count)
+        ++stop;
+    }
+    const Piece& last = kv.pieces[stop - 1];
+    out.add_full(q.row + q_from, q.row + q_to, first.row, last.row + last.count);
     k = stop;
   }
 }
 
-void intersect_searching(std::span<const Piece> q_pieces, std::span<const Piece> kv_pieces,
-                         int64_t sequence, const MaskBands& mask, BandList& out) {
+void intersect_searching(std::span<const Piece> q_pieces, AscendingPieces kv, int64_t sequence,
+                         const MaskBands& mask, BandList& out) {
   for (const Piece& q : q_pieces) {
     const int64_t parts = q.stride == 1 ? 1 : q.count;
     for (int64_t part = 0; part < parts; ++part) {
@@ -166,7 +228,7 @@ void intersect_searching(std::span<const Piece> q_pieces, std::span<const Piece>
           parts == 1 ? q : Piece{q.sequence, q.row + part, 1, q.position_of(part), 1};
       for (const Band& band :
            mask.near_rows(sequence, rows.position, rows.position_of(rows.count - 1) + 1)) {
-        add_against_ascending(rows, kv_pieces, band, out);
+        add_against_ascending(rows, kv, band, out);
       }
     }
   }
@@ -175,7 +237,7 @@ void intersect_searching(std::span<const Piece> q_pieces, std::span<const Piece>
 void intersect_sequence(std::span<const Piece> q_pieces, std::span<const Piece> kv_pieces,
                         int64_t sequence, const MaskBands& mask, BandList& out) {
   if (kv_pieces.size() > 4 && is_ascending(kv_pieces))
-    return intersect_searching(q_pieces, kv_pieces, sequence, mask, out);
+    return intersect_searching(q_pieces, {kv_pieces, is_together(kv_pieces)}, sequence, mask, out);
   for (const Piece& k : kv_pieces) {
     for (const Piece& q : q_pieces) {
       for (const Band& band :
@@ -212,15 +274,24 @@ PieceTable make_pieces(std::span<const TokenRun> runs, const BatchSlots& slots, 
 
 std::vector<SequenceCorner> find_corners(const PieceTable& table) {
   std::vector<SequenceCorner> corners;
-  corners.reserve(table.sequences.size());
   for (size_t i = 0; i < table.sequences.size(); ++i) {
-    const std::span<const Piece> pieces = table.group(i);
-    SequenceCorner corner{table.sequences[i], pieces.front().position, pieces.front().position};
-    for (const Piece& piece : pieces) {
-      corner.first_position = std::min(corner.first_position, piece.position);
-      corner.last_position = std::max(corner.last_position, piece.position_of(piece.count - 1));
+    const auto first = std::ssize(corners);
+    int64_t next_row = -1;
+    for (const Piece& piece : table.group(i)) {
+      const int64_t last_position = piece.position_of(piece.count - 1);
+      if (piece.row != next_row) {
+        corners.push_back({table.sequences[i], last_position, piece.position});
+      } else {
+        SequenceCorner& corner = corners.back();
+        corner.first_position = std::min(corner.first_position, piece.position);
+        corner.last_position = std::max(corner.last_position, last_position);
+      }
+      next_row = piece.row + piece.count;
     }
-    corners.push_back(corner);
+    std::sort(corners.begin() + first, corners.end(),
+              [](const SequenceCorner& a, const SequenceCorner& b) {
+                return a.first_position < b.first_position;
+              });
   }
   return corners;
 }
@@ -228,18 +299,26 @@ std::vector<SequenceCorner> find_corners(const PieceTable& table) {
 int64_t count_least_bands(std::span<const SequenceCorner> q, std::span<const SequenceCorner> kv,
                           const MaskBands& mask) {
   int64_t count = 0;
-  auto key = kv.begin();
+  auto key = kv.begin(), after = key;  // the keys of one sequence
+  const auto keys_before = [&](int64_t position) {
+    return std::partition_point(
+        key, after, [&](const SequenceCorner& corner) { return corner.first_position < position; });
+  };
   for (const SequenceCorner& query : q) {
-    while (key != kv.end() && key->sequence < query.sequence) ++key;
+    if (key == after || key->sequence != query.sequence) {
+      key = after;
+      while (key != kv.end() && key->sequence < query.sequence) ++key;
+      after = key;
+      while (after != kv.end() && after->sequence == query.sequence) ++after;
+    }
     if (key == kv.end()) break;
-    if (key->sequence != query.sequence) continue;
+    if (key == after) continue;
     for (const Band& band :
          mask.near_rows(query.sequence, query.last_position, query.last_position + 1)) {
-      if (query.last_position < band.q0 || query.last_position >= band.q1) continue;
+      // Bands share no cell, so no key is counted twice.
       const ColumnRange columns = columns_of_row(band, query.last_position);
-      if (columns.begin > key->first_position || key->first_position >= columns.end) continue;
-      ++count;
-      break;
+      if (columns.begin < columns.end)
+        count += keys_before(columns.end) - keys_before(columns.begin);
     }
   }
   return count;

@@ -37,17 +37,18 @@ struct PieceTable {
 
 PieceTable make_pieces(std::span<const TokenRun> runs, const BatchSlots& slots, Side side);
 
-/// The last query and the first key of a sequence in a buffer, as positions.
+/// Rows of one sequence that follow each other in a buffer: their last query and their first key,
+/// as positions.
 struct SequenceCorner {
   int64_t sequence = 0;
   int64_t last_position = 0, first_position = 0;
 };
 
-/// One for each sequence of the table, ascending.
+/// One for each stretch of rows of the table, ascending by sequence, then by first key.
 std::vector<SequenceCorner> find_corners(const PieceTable& table);
 
-/// A lower bound of the number of bands that `intersect` appends, without making them: sequences
-/// whose last query here sees their first key here. Bands are joined only within a sequence.
+/// A lower bound of the number of bands that `intersect` appends, without making them: stretches of
+/// rows whose last query sees a first key. Only bands of adjacent rows and columns are joined.
 int64_t count_least_bands(std::span<const SequenceCorner> q, std::span<const SequenceCorner> kv,
                           const MaskBands& mask);
 

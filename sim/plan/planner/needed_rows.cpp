@@ -38,6 +38,23 @@ std::pair<int64_t, int64_t> indices_inside(const TokenRun& run, int64_t begin, i
           std::min(run.count(), index_at_or_after(end))};
 }
 
+/// Counts the runs of a list as append_run makes it.
+class RunCounter {
+ public:
+  void append(const TokenRun& run) {
+    const int64_t ids = run.count();
+    const int64_t stride = ids == 1 ? 1 : run.stride;
+    if (count_ == 0 || stride != stride_ || run.begin != next_) ++count_;
+    stride_ = stride;
+    next_ = run.begin + ids * stride;
+  }
+  int64_t count() const { return count_; }
+
+ private:
+  int64_t count_ = 0;
+  int64_t stride_ = 1, next_ = 0;  // of the last run, and the id that would make it longer
+};
+
 }  // namespace
 
 std::vector<TokenRun> merge_ranges(std::vector<TokenRun> ranges) {
@@ -81,23 +98,22 @@ KvOwners::KvOwners(const Layout& layout) : layout_(layout) {
             [](const Chunk& a, const Chunk& b) { return a.begin < b.begin; });
 }
 
-IdVector<RankId, KvOwners::OwnedRows> KvOwners::split_by_owner(
-    const std::vector<TokenRun>& wanted) const {
-  IdVector<RankId, OwnedRows> owned(layout_.kv_runs.size());
+template <class Visit>
+void KvOwners::for_each_part(const std::vector<TokenRun>& wanted, Visit visit) const {
   if (strided_) {
     for (const RankId rank : layout_.kv_runs.ids()) {
       int64_t row = 0;
       for (const TokenRun& run : layout_.kv_runs[rank]) {
         for (const TokenRun& range : wanted) {
           const auto [from, to] = indices_inside(run, range.begin, range.end);
-          if (from >= to) continue;
-          append_run(owned[rank].rows, {row + from, row + to, 1});
-          append_run(owned[rank].tokens, {run.at(from), run.at(to - 1) + 1, run.stride});
+          if (from < to)
+            visit(rank, TokenRun{row + from, row + to, 1},
+                  TokenRun{run.at(from), run.at(to - 1) + 1, run.stride});
         }
         row += run.count();
       }
     }
-    return owned;
+    return;
   }
   auto chunk = chunks_.begin();
   for (const TokenRun& range : wanted) {
@@ -105,11 +121,40 @@ IdVector<RankId, KvOwners::OwnedRows> KvOwners::split_by_owner(
                                  [&](const Chunk& c) { return c.end <= range.begin; });
     for (auto c = chunk; c != chunks_.end() && c->begin < range.end; ++c) {
       const int64_t from = std::max(range.begin, c->begin), to = std::min(range.end, c->end);
-      append_run(owned[c->rank].rows, {c->row + from - c->begin, c->row + to - c->begin, 1});
-      append_run(owned[c->rank].tokens, {from, to, 1});
+      if (from < to)
+        visit(c->rank, TokenRun{c->row + from - c->begin, c->row + to - c->begin, 1},
+              TokenRun{from, to, 1});
     }
   }
-  return owned;
+}
+
+KvOwners::Split KvOwners::split_by_owner(const std::vector<TokenRun>& wanted) const {
+  Split split;
+  split.owned.resize(layout_.kv_runs.size());
+  for_each_part(wanted, [&](RankId owner, const TokenRun& rows, const TokenRun& tokens) {
+    OwnedRows& owned = split.owned[owner];
+    const size_t before = owned.tokens.size();
+    append_run(owned.rows, rows);
+    append_run(owned.tokens, tokens);
+    if (owned.tokens.size() > before) split.owners.push_back(owner);
+  });
+  return split;
+}
+
+int64_t KvOwners::count_runs(const std::vector<TokenRun>& wanted, RankId self) const {
+  IdVector<RankId, RunCounter> sent(layout_.kv_runs.size()), received(sent.size());
+  RunCounter all;
+  int64_t row = 0;
+  for_each_part(wanted, [&](RankId owner, const TokenRun& rows, const TokenRun& tokens) {
+    if (owner == self) return;
+    all.append(tokens);
+    sent[owner].append(rows);
+    received[owner].append({row, row + rows.count(), 1});
+    row += rows.count();
+  });
+  int64_t count = all.count();
+  for (const RankId rank : sent.ids()) count += sent[rank].count() + received[rank].count();
+  return count;
 }
 
 int64_t KvOwners::count_remote(const std::vector<TokenRun>& wanted, RankId rank) const {

@@ -29,8 +29,19 @@ class KvOwners {
     std::vector<TokenRun> tokens;
   };
 
-  /// The rows of every rank that hold the keys of `wanted`, in the order of the owner's buffer.
-  IdVector<RankId, OwnedRows> split_by_owner(const std::vector<TokenRun>& wanted) const;
+  struct Split {
+    IdVector<RankId, OwnedRows> owned;  // in the order of the owner's buffer
+    // The owner of every run of tokens: of all runs by ascending token, or, if the layout is
+    // striped, one rank's runs after another's.
+    std::vector<RankId> owners;
+  };
+
+  /// The rows of every rank that hold the keys of `wanted`.
+  Split split_by_owner(const std::vector<TokenRun>& wanted) const;
+
+  /// Number of runs of received tokens, and of rows sent and received, that the split of a rank
+  /// makes, its own rows left out. No list is built.
+  int64_t count_runs(const std::vector<TokenRun>& wanted, RankId self) const;
 
   /// Number of wanted keys that `rank` does not own. O(runs); no list is built.
   int64_t count_remote(const std::vector<TokenRun>& wanted, RankId rank) const;
@@ -45,6 +56,12 @@ class KvOwners {
     int64_t row;
     RankId rank;
   };
+
+  /// Calls visit(owner, rows, tokens) for every part of the wanted keys that one run of one rank
+  /// holds, in the order of Split::owners.
+  template <class Visit>
+  void for_each_part(const std::vector<TokenRun>& wanted, Visit visit) const;
+
   const Layout& layout_;
   bool strided_ = false;       // runs of stride > 1 are searched run by run
   std::vector<Chunk> chunks_;  // by begin; unit stride layouts only

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -120,32 +121,93 @@ void PlanBuilder::add_finish(RankId rank, BufferId buffer) {
 
 namespace {
 
+/// The most corners of one sequence.
+int64_t most_of_sequence(const std::vector<SequenceCorner>& corners) {
+  int64_t most = 0, same = 0;
+  for (size_t i = 0; i < corners.size(); ++i) {
+    same = i > 0 && corners[i].sequence == corners[i - 1].sequence ? same + 1 : 1;
+    most = std::max(most, same);
+  }
+  return most;
+}
+
+/// The corners of some tables, in the order of find_corners.
+std::vector<SequenceCorner> join_corners(const std::vector<std::vector<SequenceCorner>>& corners,
+                                         const std::vector<int32_t>& tables) {
+  std::vector<SequenceCorner> joined;
+  for (const int32_t table : tables)
+    joined.insert(joined.end(), corners[static_cast<size_t>(table)].begin(),
+                  corners[static_cast<size_t>(table)].end());
+  if (tables.size() < 2) return joined;
+  std::sort(joined.begin(), joined.end(), [](const SequenceCorner& a, const SequenceCorner& b) {
+    return std::tie(a.sequence, a.first_position) < std::tie(b.sequence, b.first_position);
+  });
+  return joined;
+}
+
 /// True if the jobs make more slices than a plan may have, found without making them. Only work
 /// that could be so much is looked at: documents cut for hundreds of ranks would otherwise fill
 /// gigabytes before they are refused.
 bool makes_too_many_slices(const MaskBands& mask, const std::vector<PieceTable>& q_tables,
                            const std::vector<PieceTable>& kv_tables,
                            const std::vector<SliceJob>& jobs) {
-  int64_t most = 0;
-  for (const SliceJob& job : jobs)
-    most += static_cast<int64_t>(
-        std::min(q_tables[job.q_table].sequences.size(), kv_tables[job.kv_table].sequences.size()));
-  if (most <= kMaxPlanSlices) return false;
   std::vector<std::vector<SequenceCorner>> q, kv;
+  std::vector<int64_t> most_of_kv;
   for (const PieceTable& table : q_tables) q.push_back(find_corners(table));
-  for (const PieceTable& table : kv_tables) kv.push_back(find_corners(table));
-  std::atomic<int64_t> least{0};
-  constexpr int64_t kJobsAtOnce = 256;
-  const int64_t count = std::ssize(jobs);
-  for_each_index((count + kJobsAtOnce - 1) / kJobsAtOnce, [&](int64_t block) {
-    if (least.load(std::memory_order_relaxed) > kMaxPlanSlices) return;
-    int64_t sum = 0;
-    for (int64_t j = block * kJobsAtOnce; j < std::min(count, (block + 1) * kJobsAtOnce); ++j)
-      sum += count_least_bands(q[jobs[j].q_table], kv[jobs[j].kv_table], mask);
-    least.fetch_add(sum, std::memory_order_relaxed);
-  });
-  return least.load() > kMaxPlanSlices;
+  for (const PieceTable& table : kv_tables) {
+    kv.push_back(find_corners(table));
+    most_of_kv.push_back(most_of_sequence(kv.back()));
+  }
+  double most = 0;
+  for (const SliceJob& job : jobs)
+    most +=
+        static_cast<double>(q[job.q_table].size()) * static_cast<double>(most_of_kv[job.kv_table]);
+  if (most <= static_cast<double>(kMaxPlanSlices)) return false;
+  // Rings have a job for each pair of tables: the keys of all jobs of one query table are one list,
+  // which is nearly always that of the table before too.
+  int64_t least = 0;
+  std::vector<int32_t> joined_tables, tables;
+  std::vector<SequenceCorner> joined;
+  for (size_t first = 0, end = 0; first < jobs.size() && least <= kMaxPlanSlices; first = end) {
+    tables.clear();
+    for (; end < jobs.size() && jobs[end].q_table == jobs[first].q_table; ++end)
+      tables.push_back(jobs[end].kv_table);
+    if (tables != joined_tables) joined = join_corners(kv, tables);
+    joined_tables = tables;
+    least += count_least_bands(q[jobs[first].q_table], joined, mask);
+  }
+  return least > kMaxPlanSlices;
 }
+
+/// Bands of many jobs. A list that grows would copy gigabytes again and again.
+class BandChunks {
+ public:
+  int64_t count() const { return count_; }
+
+  void add(const std::vector<BandSlice>& bands) {
+    if (bands.empty()) return;
+    if (chunks_.empty() || chunks_.back().capacity() - chunks_.back().size() < bands.size()) {
+      chunks_.emplace_back();
+      chunks_.back().reserve(std::max(kBandsOfChunk, bands.size()));
+    }
+    chunks_.back().insert(chunks_.back().end(), bands.begin(), bands.end());
+    count_ += std::ssize(bands);
+  }
+
+  /// Appends all bands, and keeps none.
+  void move_to(std::vector<BandSlice>& slices) {
+    for (std::vector<BandSlice>& chunk : chunks_) {
+      slices.insert(slices.end(), chunk.begin(), chunk.end());
+      chunk = {};
+    }
+  }
+
+ private:
+  static constexpr size_t kBandsOfChunk = size_t{1} << 14;
+
+  std::vector<std::vector<BandSlice>> chunks_;
+  int64_t count_ = 0;
+};
 
 }  // namespace
 
@@ -157,17 +219,18 @@ std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
   const int64_t count = static_cast<int64_t>(jobs.size());
   const int64_t per_block = std::max<int64_t>(1, count / (int64_t{8} * default_thread_count()) + 1);
   const int64_t blocks = (count + per_block - 1) / per_block;
-  std::vector<std::vector<BandSlice>> found(static_cast<size_t>(blocks));
+  std::vector<BandChunks> found(static_cast<size_t>(blocks));
   std::vector<SliceRange> ranges(jobs.size());
   std::atomic<int64_t> total{0};
   for_each_index(blocks, [&](int64_t block) {
-    std::vector<BandSlice>& bands = found[block];
+    std::vector<BandSlice> bands;
     for (int64_t j = block * per_block; j < std::min(count, (block + 1) * per_block); ++j) {
       if (total.load(std::memory_order_relaxed) > kMaxPlanSlices) return;
-      const int64_t first = static_cast<int64_t>(bands.size());
+      bands.clear();
       const int64_t pairs =
           intersect(q_tables[jobs[j].q_table], kv_tables[jobs[j].kv_table], builder.mask(), bands);
-      ranges[j] = {first, static_cast<int64_t>(bands.size()) - first, pairs};
+      ranges[j] = {found[block].count(), std::ssize(bands), pairs};
+      found[block].add(bands);
       total.fetch_add(ranges[j].count, std::memory_order_relaxed);
     }
   });
@@ -178,8 +241,7 @@ std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
     const int64_t base = static_cast<int64_t>(slices.size());
     for (int64_t j = block * per_block; j < std::min(count, (block + 1) * per_block); ++j)
       ranges[j].first += base;
-    slices.insert(slices.end(), found[block].begin(), found[block].end());
-    found[block] = {};
+    found[block].move_to(slices);
   }
   return ranges;
 }

@@ -1,7 +1,9 @@
+#include "sim/base/parallel.h"
 #include "sim/plan/planner/needed_rows.h"
 #include "sim/plan/planner/planner_parts.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <queue>
 #include <span>
@@ -180,32 +182,21 @@ void move_queries(PlanBuilder& builder, CastPlan& cast) {
 void find_remote_kv(PlanBuilder& builder, const KvOwners& owners, const PieceTable& q,
                     CastRank& rank) {
   const std::vector<TokenRun> wanted = visible_keys(q, builder.mask(), builder.slots());
-  const IdVector<RankId, KvOwners::OwnedRows> owned = owners.split_by_owner(wanted);
+  const KvOwners::Split split = owners.split_by_owner(wanted);
   const RankId self = rank.seat.rank;
-  struct Part {
-    TokenRun tokens;
-    RankId source;
-  };
-  std::vector<Part> parts;
-  for (const RankId source : owned.ids()) {
-    if (source == self) continue;
-    for (const TokenRun& run : owned[source].tokens) parts.push_back({run, source});
-  }
-  if (parts.empty()) return;
-  if (!owners.is_striped()) {
-    std::sort(parts.begin(), parts.end(),
-              [](const Part& a, const Part& b) { return a.tokens.begin < b.tokens.begin; });
-  }
-  // Target rows of each source, in the order in which that source's own rows are listed.
-  IdVector<RankId, std::vector<std::pair<int64_t, TokenRun>>> landing(
-      owned.size());  // token begin -> rows
+  // The runs of every source come in the order of its own buffer.
+  IdVector<RankId, size_t> next(split.owned.size());
+  IdVector<RankId, std::vector<TokenRun>> to_rows(split.owned.size());
   std::vector<TokenRun> tokens;
   int64_t row = 0;
-  for (const Part& part : parts) {
-    append_run(tokens, part.tokens);
-    landing[part.source].push_back({part.tokens.begin, {row, row + part.tokens.count(), 1}});
-    row += part.tokens.count();
+  for (const RankId source : split.owners) {
+    const TokenRun& run = split.owned[source].tokens[next[source]++];
+    if (source == self) continue;
+    append_run(tokens, run);
+    append_run(to_rows[source], {row, row + run.count(), 1});
+    row += run.count();
   }
+  if (tokens.empty()) return;
   rank.received_tokens = builder.add_list(tokens);
   rank.received = builder.add_buffer(rank.seat.rank, BufferKind::kv, BufferRole::received,
                                      rank.received_tokens, rank.seat.kv_heads);
@@ -213,19 +204,10 @@ void find_remote_kv(PlanBuilder& builder, const KvOwners& owners, const PieceTab
     rank.d_received = builder.add_buffer(rank.seat.rank, BufferKind::dkv, BufferRole::received,
                                          rank.received_tokens, rank.seat.kv_heads);
   }
-  for (const RankId source : owned.ids()) {
-    if (landing[source].empty()) continue;
-    std::sort(landing[source].begin(), landing[source].end(),
-              [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<TokenRun> to_rows;
-    for (const TokenRun& run : owned[source].tokens) {
-      // An owner's runs match these parts: both were cut at the same places.
-      const auto at = std::partition_point(landing[source].begin(), landing[source].end(),
-                                           [&](const auto& l) { return l.first < run.begin; });
-      append_run(to_rows, at->second);
-    }
-    rank.kv.push_back(
-        {source, self, builder.add_list(owned[source].rows), builder.add_list(to_rows)});
+  for (const RankId source : to_rows.ids()) {
+    if (to_rows[source].empty()) continue;
+    rank.kv.push_back({source, self, builder.add_list(split.owned[source].rows),
+                       builder.add_list(to_rows[source])});
   }
 }
 
@@ -414,6 +396,32 @@ void add_backward(PlanBuilder& builder, const CastPlan& cast, const std::vector<
   builder.close_stage();
 }
 
+/// True if the ranks send more runs than a plan may have, found without making them: documents cut
+/// for hundreds of ranks would otherwise fill gigabytes before they are refused.
+bool sends_too_many_runs(const PlanBuilder& builder, const KvOwners& owners,
+                         const std::vector<PieceTable>& q_tables) {
+  const Layout& layout = builder.plan().layout;
+  const auto ranks = static_cast<int64_t>(builder.num_ranks());
+  int64_t parts = ranks * std::ssize(layout.slots.sequences);
+  for (const auto& runs : layout.kv_runs) parts += std::ssize(runs);
+  if (parts * ranks <= kMaxRuns) return false;
+  std::atomic<int64_t> count{std::ssize(builder.plan().runs)};
+  for_each_index(ranks, [&](int64_t rank) {
+    if (count.load(std::memory_order_relaxed) > kMaxRuns) return;
+    const std::vector<TokenRun> wanted =
+        visible_keys(q_tables[static_cast<size_t>(rank)], builder.mask(), builder.slots());
+    count.fetch_add(owners.count_runs(wanted, RankId{static_cast<int32_t>(rank)}),
+                    std::memory_order_relaxed);
+  });
+  return count.load() > kMaxRuns;
+}
+
+Error too_many_runs() {
+  return make_refusal(
+      fmt::format("group_cast has too many token runs to send: more than {}", kMaxRuns),
+      "use a layout with longer runs, or fewer ranks", {"parallel.layout"});
+}
+
 }  // namespace
 
 std::optional<Error> plan_group_cast(PlanBuilder& builder) {
@@ -423,14 +431,14 @@ std::optional<Error> plan_group_cast(PlanBuilder& builder) {
   if (builder.scenario().parallel.dispatch == Dispatch::queries) move_queries(builder, cast);
   const KvOwners owners(builder.plan().layout);
   std::vector<PieceTable> q_tables;
-  for (CastRank& rank : cast.ranks) {
+  for (const CastRank& rank : cast.ranks)
     q_tables.push_back(
         make_pieces(builder.plan().list(rank.seat.q_tokens), builder.slots(), Side::q));
-    find_remote_kv(builder, owners, q_tables.back(), rank);
-    if (std::ssize(builder.plan().runs) > kMaxRuns)
-      return make_refusal(
-          fmt::format("group_cast has too many token runs to send: more than {}", kMaxRuns),
-          "use a layout with longer runs, or fewer ranks", {"parallel.layout"});
+  if (sends_too_many_runs(builder, owners, q_tables)) return too_many_runs();
+  for (const RankId rank : cast.ranks.ids()) {
+    find_remote_kv(builder, owners, q_tables[static_cast<size_t>(to_index(rank))],
+                   cast.ranks[rank]);
+    if (std::ssize(builder.plan().runs) > kMaxRuns) return too_many_runs();
   }
   const auto ranges = find_cast_slices(builder, cast, q_tables);
   if (!ranges) return too_many_slices();

@@ -151,6 +151,41 @@ std::vector<TokenRun> draw_wanted(std::mt19937& random, int64_t tokens) {
   return wanted;
 }
 
+/// Expects that the owners of the runs name each run once, by ascending token or rank by rank.
+void expect_runs_in_order(const KvOwners::Split& split, bool is_by_rank) {
+  IdVector<RankId, size_t> next(split.owned.size());
+  int64_t after = -1;
+  for (const RankId owner : split.owners) {
+    ASSERT_LT(next[owner], split.owned[owner].tokens.size());
+    const int64_t place =
+        is_by_rank ? to_index(owner) : split.owned[owner].tokens[next[owner]].begin;
+    EXPECT_GE(place, after);
+    after = place;
+    ++next[owner];
+  }
+  for (const RankId rank : next.ids()) EXPECT_EQ(next[rank], split.owned[rank].tokens.size());
+}
+
+/// Runs of the lists of a rank that receives all tokens that it does not own.
+int64_t count_cast_runs(const KvOwners::Split& split, RankId self) {
+  std::vector<TokenRun> tokens;
+  IdVector<RankId, std::vector<TokenRun>> to_rows(split.owned.size());
+  IdVector<RankId, size_t> next(split.owned.size());
+  int64_t row = 0;
+  for (const RankId owner : split.owners) {
+    const TokenRun& run = split.owned[owner].tokens[next[owner]++];
+    if (owner == self) continue;
+    append_run(tokens, run);
+    append_run(to_rows[owner], {row, row + run.count(), 1});
+    row += run.count();
+  }
+  int64_t count = std::ssize(tokens);
+  for (const RankId rank : to_rows.ids()) {
+    if (rank != self) count += std::ssize(split.owned[rank].rows) + std::ssize(to_rows[rank]);
+  }
+  return count;
+}
+
 TEST(KvOwners, NameTheOwnersRowOfEveryWantedKeyAndCountThoseOfOthers) {
   std::mt19937 random(21);
   int64_t striped = 0, in_chunks = 0;
@@ -168,8 +203,14 @@ TEST(KvOwners, NameTheOwnersRowOfEveryWantedKeyAndCountThoseOfOthers) {
     const Order order = key_order(layout.value());
     const std::vector<TokenRun> wanted = draw_wanted(random, layout.value().slots.kv_tokens);
     const std::vector<int64_t> ids = expand(wanted);
-    const auto owned = owners.split_by_owner(wanted);
+    const KvOwners::Split split = owners.split_by_owner(wanted);
+    const auto& owned = split.owned;
     ASSERT_EQ(owned.size(), order.size()) << show(scenario);
+    expect_runs_in_order(split, owners.is_striped());
+    for (const RankId rank : owned.ids())
+      EXPECT_EQ(owners.count_runs(wanted, rank), count_cast_runs(split, rank))
+          << "rank " << to_index(rank) << "\n"
+          << show(scenario);
     std::vector<int64_t> found;
     for (const RankId rank : owned.ids()) {
       const auto r = static_cast<size_t>(to_index(rank));
@@ -263,6 +304,23 @@ TEST(Intersection, HasAtLeastABandForEachSequenceWhoseLastQuerySeesTheFirstKey) 
   EXPECT_EQ(count_least_bands(corners(1, Side::q), corners(0, Side::kv), mask), 2);
   EXPECT_EQ(count_least_bands(corners(1, Side::q), corners(2, Side::kv), mask), 1);
   EXPECT_EQ(count_least_bands(corners(1, Side::q), {}, mask), 0);
+}
+
+// The same keys of all ranks, one rank after another: the last query of rank 1 is at position 5 and
+// 1 of its documents.
+TEST(Intersection, HasAtLeastABandForEachRankWhoseFirstKeyTheLastQuerySees) {
+  const Scenario scenario = make_case({8, 4}, 4, LayoutKind::striped);
+  const Layout layout = layout_of(scenario);
+  const MaskBands mask = compile_mask(scenario.attention, layout.slots.sequences);
+  std::vector<TokenRun> gathered;
+  for (const std::vector<TokenRun>& runs : layout.kv_runs)
+    gathered.insert(gathered.end(), runs.begin(), runs.end());
+  const PieceTable q = make_pieces(layout.q_runs[RankId{1}], layout.slots, Side::q),
+                   kv = make_pieces(gathered, layout.slots, Side::kv);
+  EXPECT_EQ(count_least_bands(find_corners(q), find_corners(kv), mask), 4 + 2);
+  std::vector<BandSlice> bands;
+  intersect(q, kv, mask, bands);
+  EXPECT_EQ(bands.size(), 4U + 2U);
 }
 
 TEST(Intersection, IsOneBandWhereEveryRowSeesEveryPieceOfTheOtherSide) {
