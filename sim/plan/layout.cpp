@@ -530,52 +530,6 @@ std::vector<IdVector<RankId, TokenRun>> rows_of_rounds(const Layout& layout, Sid
   return rows;
 }
 
-ReorderIndex reorder_to_sequence(std::span<const std::vector<TokenRun>> runs_by_rank) {
-  struct Part {
-    TokenRun run;
-    int64_t row;  // first row in the rank-ordered buffer
-  };
-  std::vector<Part> parts;
-  int64_t rows = 0;
-  bool all_unit = true;
-  for (const auto& runs : runs_by_rank) {
-    for (const TokenRun& run : runs) {
-      parts.push_back({run, rows});
-      rows += run.count();
-      all_unit = all_unit && run.stride == 1;
-    }
-  }
-  ReorderIndex index;
-  if (!all_unit) {
-    // Strided runs interleave: write them out as single ids; the run lists below join them again.
-    std::vector<Part> single;
-    single.reserve(static_cast<size_t>(rows));
-    for (const Part& part : parts) {
-      for (int64_t i = 0; i < part.run.count(); ++i)
-        single.push_back({{part.run.at(i), part.run.at(i) + 1, 1}, part.row + i});
-    }
-    parts = std::move(single);
-  }
-  std::vector<int64_t> sequence_row(parts.size());
-  std::vector<size_t> order(parts.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return parts[a].run.begin < parts[b].run.begin; });
-  int64_t next = 0;
-  for (const size_t i : order) {
-    const int64_t count = parts[i].run.count();
-    append_run(index.sequence_tokens, parts[i].run);
-    append_run(index.rank_to_sequence, {parts[i].row, parts[i].row + count, 1});
-    sequence_row[i] = next;
-    next += count;
-  }
-  for (size_t i = 0; i < parts.size(); ++i) {
-    append_run(index.sequence_to_rank,
-               {sequence_row[i], sequence_row[i] + parts[i].run.count(), 1});
-  }
-  return index;
-}
-
 bool token_ring_sends_halves(const Scenario& scenario, const Layout& layout) {
   const MaskType mask = scenario.attention.mask_type;
   const bool is_causal = mask == MaskType::causal || mask == MaskType::causal_bottom_right ||
