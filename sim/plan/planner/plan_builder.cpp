@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -179,34 +180,60 @@ bool makes_too_many_slices(const MaskBands& mask, const std::vector<PieceTable>&
   return least > kMaxPlanSlices;
 }
 
-/// Bands of many jobs. A list that grows would copy gigabytes again and again.
-class BandChunks {
+/// Puts the bands of blocks of jobs, which end in any order, one block after another into a list.
+/// Their memory is used again: bands may be gigabytes.
+class BandQueue {
  public:
-  int64_t count() const { return count_; }
+  BandQueue(std::vector<BandSlice>& into, int64_t blocks)
+      : into_(into),
+        before_(std::ssize(into)),
+        is_done_(static_cast<size_t>(blocks), false),
+        waiting_(is_done_.size()) {}
 
-  void add(const std::vector<BandSlice>& bands) {
-    if (bands.empty()) return;
-    if (chunks_.empty() || chunks_.back().capacity() - chunks_.back().size() < bands.size()) {
-      chunks_.emplace_back();
-      chunks_.back().reserve(std::max(kBandsOfChunk, bands.size()));
-    }
-    chunks_.back().insert(chunks_.back().end(), bands.begin(), bands.end());
-    count_ += std::ssize(bands);
+  /// An empty list.
+  std::vector<BandSlice> take() {
+    const std::lock_guard lock(mutex_);
+    if (spare_.empty()) return {};
+    std::vector<BandSlice> bands = std::move(spare_.back());
+    spare_.pop_back();
+    bands.clear();
+    return bands;
   }
 
-  /// Appends all bands, and keeps none.
-  void move_to(std::vector<BandSlice>& slices) {
-    for (std::vector<BandSlice>& chunk : chunks_) {
-      slices.insert(slices.end(), chunk.begin(), chunk.end());
-      chunk = {};
+  void end(int64_t block, std::vector<BandSlice> bands) {
+    const std::lock_guard lock(mutex_);
+    is_done_[static_cast<size_t>(block)] = true;
+    waiting_[static_cast<size_t>(block)] = std::move(bands);
+    for (; begins_.size() < is_done_.size() && is_done_[begins_.size()];) {
+      std::vector<BandSlice>& next = waiting_[begins_.size()];
+      begins_.push_back(std::ssize(into_));
+      make_room(std::ssize(next));
+      into_.insert(into_.end(), next.begin(), next.end());
+      spare_.push_back(std::move(next));
     }
   }
+
+  /// [block] The place of its first band in the list; all blocks have ended.
+  const std::vector<int64_t>& begins() const { return begins_; }
 
  private:
-  static constexpr size_t kBandsOfChunk = size_t{1} << 14;
+  /// If there is no room, makes some for all blocks, should they be as long as those so far.
+  void make_room(int64_t count) {
+    constexpr int64_t kMostGrowth = 8;
+    const int64_t all = std::ssize(into_) - before_ + count;
+    if (static_cast<size_t>(before_ + all) <= into_.capacity()) return;
+    const int64_t blocks = std::ssize(begins_);
+    const int64_t expected =
+        std::min({all * std::ssize(is_done_) / blocks * 9 / 8, all * kMostGrowth, kMaxPlanSlices});
+    into_.reserve(static_cast<size_t>(before_ + std::max(all, expected)));
+  }
 
-  std::vector<std::vector<BandSlice>> chunks_;
-  int64_t count_ = 0;
+  std::mutex mutex_;
+  std::vector<BandSlice>& into_;
+  const int64_t before_;       // bands that were in the list
+  std::vector<bool> is_done_;  // [block]
+  std::vector<std::vector<BandSlice>> waiting_, spare_;
+  std::vector<int64_t> begins_;
 };
 
 }  // namespace
@@ -216,33 +243,28 @@ std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
                                                      const std::vector<PieceTable>& kv_tables,
                                                      const std::vector<SliceJob>& jobs) {
   if (makes_too_many_slices(builder.mask(), q_tables, kv_tables, jobs)) return std::nullopt;
+  constexpr int64_t kBlocksOfThread = 16;
   const int64_t count = static_cast<int64_t>(jobs.size());
-  const int64_t per_block = std::max<int64_t>(1, count / (int64_t{8} * default_thread_count()) + 1);
+  const int64_t per_block = count / (kBlocksOfThread * default_thread_count()) + 1;
   const int64_t blocks = (count + per_block - 1) / per_block;
-  std::vector<BandChunks> found(static_cast<size_t>(blocks));
+  BandQueue queue(builder.plan().slices, blocks);
   std::vector<SliceRange> ranges(jobs.size());
   std::atomic<int64_t> total{0};
   for_each_index(blocks, [&](int64_t block) {
-    std::vector<BandSlice> bands;
+    std::vector<BandSlice> bands = queue.take();
     for (int64_t j = block * per_block; j < std::min(count, (block + 1) * per_block); ++j) {
       if (total.load(std::memory_order_relaxed) > kMaxPlanSlices) return;
-      bands.clear();
+      const int64_t first = std::ssize(bands);
       const int64_t pairs =
           intersect(q_tables[jobs[j].q_table], kv_tables[jobs[j].kv_table], builder.mask(), bands);
-      ranges[j] = {found[block].count(), std::ssize(bands), pairs};
-      found[block].add(bands);
+      ranges[j] = {first, std::ssize(bands) - first, pairs};
       total.fetch_add(ranges[j].count, std::memory_order_relaxed);
     }
+    queue.end(block, std::move(bands));
   });
   if (total.load() > kMaxPlanSlices) return std::nullopt;
-  std::vector<BandSlice>& slices = builder.plan().slices;
-  slices.reserve(slices.size() + static_cast<size_t>(total.load()));
-  for (int64_t block = 0; block < blocks; ++block) {
-    const int64_t base = static_cast<int64_t>(slices.size());
-    for (int64_t j = block * per_block; j < std::min(count, (block + 1) * per_block); ++j)
-      ranges[j].first += base;
-    found[block].move_to(slices);
-  }
+  for (int64_t j = 0; j < count; ++j)
+    ranges[j].first += queue.begins()[static_cast<size_t>(j / per_block)];
   return ranges;
 }
 
