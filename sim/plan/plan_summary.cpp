@@ -68,6 +68,8 @@ void add_keys_seen(const Plan& plan, const SliceRows& slice_rows, const Bases& b
                                                    return slot.q_begin + slot.q_slot <= run.begin;
                                                  }) -
                             sequences.begin());
+    const int64_t run_last = run.last();
+    int64_t looked_until = -1;  // last token of a sequence whose queries are looked at one by one
     for (int64_t token = run.begin; token < run.end && s < sequences.size(); token += run.stride) {
       while (s < sequences.size() && sequences[s].q_begin + sequences[s].q_slot <= token) ++s;
       if (s == sequences.size()) break;
@@ -77,10 +79,24 @@ void add_keys_seen(const Plan& plan, const SliceRows& slice_rows, const Bases& b
       if (has_slices) {
         add_slice_ranges(plan, slice_rows, static_cast<int64_t>(s), position, bases.q[s],
                          bases.kv[s], own, ranges);
-      } else {
-        const int64_t first_key = sequences[s].kv_valid_begin();
-        add_key_range(ranges, {first_key + own.begin, first_key + own.end});
+        continue;
       }
+      const int64_t first_key = sequences[s].kv_valid_begin();
+      if (token > looked_until) {
+        // Both ends of what queries see never decrease: all that see from one key on see what the
+        // last of them sees, or less.
+        const int64_t left = (sequences[s].q_valid - 1 - position) / run.stride;
+        const int64_t last = std::min(run_last, token + left * run.stride);
+        const ColumnRange most =
+            visible_interval(plan.scenario.attention, sequences[s], position + last - token);
+        if (most.begin == own.begin) {
+          add_key_range(ranges, {first_key + most.begin, first_key + most.end});
+          token = last;
+          continue;
+        }
+        looked_until = last;
+      }
+      add_key_range(ranges, {first_key + own.begin, first_key + own.end});
     }
   }
 }
