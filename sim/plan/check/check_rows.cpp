@@ -146,7 +146,7 @@ int64_t first_nonzero_of_events(const std::vector<WeightedRun>& runs, int64_t st
 }  // namespace
 
 RowReader::RowReader(const Plan& plan, RunListId list, Side side) : plan_(plan), side_(side) {
-  entries_.reserve(plan.list(list).size());
+  series_.reserve(plan.list(list).size());
   int64_t row = 0, near = -1;
   for (const TokenRun& run : plan.list(list)) {
     // Cut the run where the sequence, or validity, changes.
@@ -160,21 +160,20 @@ RowReader::RowReader(const Plan& plan, RunListId list, Side side) : plan_(plan),
       const int64_t sequence = near = is_near ? near : sequence_of(token);
       int64_t limit = plan.layout.slots.tokens_of(side);
       bool valid = false;
+      int64_t position = -1;
       if (sequence >= 0) {
         const SlotSide slot = plan.layout.slots.sequences[sequence].side(side);
         valid = slot.is_valid(token);
+        if (valid) position = token - slot.valid_begin();
         limit = valid                        ? slot.valid_end()
                 : token < slot.valid_begin() ? slot.valid_begin()
                                              : slot.end();
       }
       const int64_t stop = std::min(run.count(), TokenRun{run.begin, limit, run.stride}.count());
-      entries_.push_back({row + index, stop - index, token, run.stride});
       const int64_t owner = valid ? sequence : -1;
       const bool grows = !stretches_.empty() && stretches_.back().sequence == owner &&
-                         (owner < 0 || entries_[entries_.size() - 2].token +
-                                               (entries_[entries_.size() - 2].count - 1) *
-                                                   entries_[entries_.size() - 2].stride <
-                                           token);
+                         (owner < 0 || series_.back().place(series_.back().end - 1).token < token);
+      series_.push_back({row + index, row + stop, run.stride, {token, owner, position}});
       if (grows) {
         stretches_.back().row_end = row + stop;
       } else {
@@ -185,6 +184,14 @@ RowReader::RowReader(const Plan& plan, RunListId list, Side side) : plan_(plan),
     row += run.count();
   }
   rows_ = row;
+  index_series();
+}
+
+void RowReader::index_series() {
+  while ((rows_ >> shift_) > std::ssize(series_)) ++shift_;
+  for (size_t i = 0; i < series_.size(); ++i) {
+    while ((std::ssize(series_at_) << shift_) < series_[i].end) series_at_.push_back(i);
+  }
 }
 
 int64_t RowReader::sequence_of(int64_t token) const {
@@ -198,24 +205,16 @@ int64_t RowReader::sequence_of(int64_t token) const {
   return token < (after - 1)->side(side_).end() ? (after - 1) - sequences.begin() : -1;
 }
 
-size_t RowReader::entry_of(int64_t row) const {
-  const auto after = std::upper_bound(entries_.begin(), entries_.end(), row,
-                                      [](int64_t r, const Entry& entry) { return r < entry.row; });
-  CPSCOPE_CHECK(after != entries_.begin(), "a row lies before the first run", row, 0);
-  return static_cast<size_t>(after - entries_.begin()) - 1;
-}
-
-RowPlace RowReader::place(int64_t row) const {
-  const Entry& entry = entries_[entry_of(row)];
-  RowPlace place;
-  place.token = entry.token + (row - entry.row) * entry.stride;
-  const int64_t sequence = sequence_of(place.token);
-  if (sequence < 0) return place;
-  const SlotSide slot = plan_.layout.slots.sequences[sequence].side(side_);
-  if (!slot.is_valid(place.token)) return place;
-  place.sequence = sequence;
-  place.position = place.token - slot.valid_begin();
-  return place;
+const RowSeries& RowReader::series(int64_t row) const {
+  CPSCOPE_CHECK(row >= 0 && !series_.empty(), "a row lies before the first run", row, 0);
+  const size_t bucket = std::min(static_cast<size_t>(row >> shift_), series_at_.size() - 1);
+  const auto from = series_.begin() + static_cast<int64_t>(series_at_[bucket]);
+  const auto to = bucket + 1 < series_at_.size()
+                      ? series_.begin() + static_cast<int64_t>(series_at_[bucket + 1]) + 1
+                      : series_.end();
+  return *(std::upper_bound(from, to, row,
+                            [](int64_t r, const RowSeries& series) { return r < series.begin; }) -
+           1);
 }
 
 std::pair<const Stretch*, const Stretch*> RowReader::stretches(int64_t begin, int64_t end) const {
@@ -226,11 +225,6 @@ std::pair<const Stretch*, const Stretch*> RowReader::stretches(int64_t begin, in
   const Stretch* to =
       std::partition_point(from, last, [&](const Stretch& s) { return s.row_begin < end; });
   return {from, to};
-}
-
-int64_t RowReader::common_stride(int64_t begin, int64_t end) const {
-  const Entry& entry = entries_[entry_of(begin)];
-  return end <= entry.row + entry.count ? entry.stride : 0;
 }
 
 int64_t first_unbalanced(const std::vector<WeightedRun>& runs) {

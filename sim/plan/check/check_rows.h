@@ -19,6 +19,19 @@ struct RowPlace {
   int64_t position = -1;
 };
 
+/// Rows [begin, end) of a buffer in one run and one sequence, or of padding.
+struct RowSeries {
+  int64_t begin = 0, end = 0;
+  int64_t stride = 1;
+  RowPlace first;
+
+  RowPlace place(int64_t row) const {
+    const int64_t beyond = (row - begin) * stride;
+    if (first.sequence < 0) return {first.token + beyond, -1, -1};
+    return {first.token + beyond, first.sequence, first.position + beyond};
+  }
+};
+
 /// A stretch of rows of one token list: valid tokens of one sequence with ascending positions, or
 /// padding (sequence -1).
 struct Stretch {
@@ -32,25 +45,25 @@ class RowReader {
  public:
   RowReader(const Plan& plan, RunListId list, Side side);
 
-  RowPlace place(int64_t row) const;
+  RowPlace place(int64_t row) const { return series(row).place(row); }
+  /// The series that holds a row.
+  const RowSeries& series(int64_t row) const;
   /// The stretches that touch rows [begin, end).
   std::pair<const Stretch*, const Stretch*> stretches(int64_t begin, int64_t end) const;
   int64_t rows() const { return rows_; }
-  /// The stride if one arithmetic run holds all rows of [begin, end), else 0.
-  int64_t common_stride(int64_t begin, int64_t end) const;
 
  private:
-  struct Entry {
-    int64_t row, count, token, stride;
-  };
-  size_t entry_of(int64_t row) const;
+  void index_series();
   int64_t sequence_of(int64_t token) const;
 
   const Plan& plan_;
   Side side_;
   int64_t rows_ = 0;
-  std::vector<Entry> entries_;
+  std::vector<RowSeries> series_;
   std::vector<Stretch> stretches_;
+  // Rows 0, 2^shift_, 2 * 2^shift_, ... lie in these series: a search begins and ends there.
+  int shift_ = 0;
+  std::vector<size_t> series_at_;
 };
 
 /// Ids with a signed weight. Used to prove that two multisets of ids are equal.
@@ -88,7 +101,7 @@ CheckResult check_structure(const Plan& plan);
 CheckResult check_ownership(const Plan& plan);
 CheckResult check_buffers(const Plan& plan);
 CheckResult check_coverage(const Plan& plan);
-CheckResult check_rounds(const Plan& plan);  // of cp_sizes
+CheckResult check_rounds(const Plan& plan);    // of cp_sizes
 CheckResult check_movement(const Plan& plan);  // also merge order
 CheckResult check_partials(const Plan& plan);
 CheckResult check_gradients(const Plan& plan);

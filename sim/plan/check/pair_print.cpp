@@ -112,8 +112,10 @@ PairPrint::PairPrint(const Plan& plan)
         prepare(item.kv_tokens);
         k_sums_[item.kv_tokens] = std::make_unique<ListSums>(list_sums(x_, item.kv_tokens));
       }
+      slice_sums_.try_emplace(SharedSlices(item), 0);
     }
   }
+  sum_slices();
 }
 
 uint64_t PairPrint::sum_run(const PowerTable& powers, const TokenRun& run, int64_t count) const {
@@ -161,7 +163,7 @@ TokenRun PairPrint::arithmetic_rows(RunListId list, const ListSums& sums, int64_
   return {first, first + (end - begin - 1) * all.stride + 1, all.stride};
 }
 
-uint64_t PairPrint::sum_band(const ComputeItem& item, const BandSlice& band) const {
+uint64_t PairPrint::sum_band(const SharedSlices& item, const BandSlice& band) const {
   const ListSums &q = *q_sums_[item.q_tokens], &k = *k_sums_[item.kv_tokens];
   if (is_full(band)) {
     return multiply(sum_rows(y_, item.q_tokens, q, band.q0, band.q1),
@@ -204,23 +206,28 @@ uint64_t PairPrint::sum_slanted(const BandSlice& band, const TokenRun& q, const 
   return multiply(scale, subtract(ends, begins));
 }
 
-uint64_t PairPrint::of_items(Direction direction) const {
-  const std::vector<ComputeItem>& computes = plan_.pass(direction).computes;
-  const int64_t blocks = std::min<int64_t>(std::ssize(computes), 64);
-  std::vector<uint64_t> sums(static_cast<size_t>(blocks), 0);
+void PairPrint::sum_slices() {
+  std::vector<std::pair<const SharedSlices, uint64_t>*> all;
+  for (auto& entry : slice_sums_) all.push_back(&entry);
+  const int64_t blocks = std::min<int64_t>(std::ssize(all), 64);
   for_each_index(blocks, [&](int64_t block) {
-    for (auto i = static_cast<size_t>(block); i < computes.size();
-         i += static_cast<size_t>(blocks)) {
+    for (auto i = static_cast<size_t>(block); i < all.size(); i += static_cast<size_t>(blocks)) {
+      const SharedSlices& shared = all[i]->first;
       uint64_t sum = 0;
-      for (const BandSlice& band : plan_.slices_of(computes[i]))
-        sum = add(sum, sum_band(computes[i], band));
-      const HeadRange heads = computes[i].heads;
-      sums[block] =
-          add(sums[block], multiply(sum, subtract(heads_[heads.end], heads_[heads.begin])));
+      for (int64_t slice = 0; slice < shared.num_slices; ++slice)
+        sum = add(sum, sum_band(shared, plan_.slices[shared.first_slice + slice]));
+      all[i]->second = sum;
     }
   });
+}
+
+uint64_t PairPrint::of_items(Direction direction) const {
   uint64_t total = 0;
-  for (const uint64_t sum : sums) total = add(total, sum);
+  for (const ComputeItem& item : plan_.pass(direction).computes) {
+    if (item.num_slices == 0) continue;
+    const uint64_t sum = slice_sums_.at(SharedSlices(item));
+    total = add(total, multiply(sum, subtract(heads_[item.heads.end], heads_[item.heads.begin])));
+  }
   return total;
 }
 

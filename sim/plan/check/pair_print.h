@@ -34,6 +34,19 @@ class PowerTable {
   std::map<int64_t, uint64_t> inverses_;  // of power(stride) - 1
 };
 
+/// The slices of a compute item and the rows that they are of; its heads and pass aside.
+struct SharedSlices {
+  int64_t first_slice = 0, num_slices = 0;
+  RunListId q_tokens{}, kv_tokens{};
+
+  explicit SharedSlices(const ComputeItem& item)
+      : first_slice(item.first_slice),
+        num_slices(item.num_slices),
+        q_tokens(item.q_tokens),
+        kv_tokens(item.kv_tokens) {}
+  auto operator<=>(const SharedSlices&) const = default;
+};
+
 /// One (query, key, head) that a pass computes not at all, or several times.
 struct PairDifference {
   int64_t query = 0, key = 0;  // packed padded ids
@@ -73,7 +86,8 @@ class PairPrint {
   uint64_t sum_rows(const PowerTable& powers, RunListId list, const ListSums& sums, int64_t begin,
                     int64_t end) const;
   uint64_t sum_run(const PowerTable& powers, const TokenRun& run, int64_t count) const;
-  uint64_t sum_band(const ComputeItem& item, const BandSlice& band) const;
+  uint64_t sum_band(const SharedSlices& item, const BandSlice& band) const;
+  void sum_slices();
   uint64_t sum_slanted(const BandSlice& band, const TokenRun& q, const TokenRun& k) const;
   ListSums list_sums(const PowerTable& powers, RunListId list) const;
   TokenRun arithmetic_rows(RunListId list, const ListSums& sums, int64_t begin, int64_t end) const;
@@ -82,6 +96,8 @@ class PairPrint {
   PowerTable x_, y_, xy_;
   std::vector<uint64_t> heads_;                                     // [heads + 1] prefix sums of w
   IdVector<RunListId, std::unique_ptr<ListSums>> q_sums_, k_sums_;  // of lists that items name
+  // Passes, and ranks that exchange heads, share slices of the same rows: the sum of all of them.
+  std::map<SharedSlices, uint64_t> slice_sums_;
 };
 
 }  // namespace cpscope

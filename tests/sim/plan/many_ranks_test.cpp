@@ -29,6 +29,13 @@ TEST(ManyRanks, ExchangeTheHeadsOfManyDocumentsInOneSweepOfTheProof) {
   expect_proved(plan);
 }
 
+// A slice for each document, the same 200000 on every rank.
+TEST(ManyRanks, ProveTheSlicesThatAllShareOnce) {
+  const Plan plan = plan_of(case_of_documents(200'000, 8, LayoutKind::contiguous, CommType::a2a));
+  EXPECT_EQ(plan.slices.size(), 200'000U);
+  expect_proved(plan);
+}
+
 std::string complaint_of(const Scenario& scenario) {
   const Result<Plan> plan = make_plan(scenario);
   return plan ? "" : plan.error().complaints.front().what;
