@@ -184,14 +184,8 @@ RowReader::RowReader(const Plan& plan, RunListId list, Side side) : plan_(plan),
     row += run.count();
   }
   rows_ = row;
-  index_series();
-}
-
-void RowReader::index_series() {
-  while ((rows_ >> shift_) > std::ssize(series_)) ++shift_;
-  for (size_t i = 0; i < series_.size(); ++i) {
-    while ((std::ssize(series_at_) << shift_) < series_[i].end) series_at_.push_back(i);
-  }
+  series_index_.make(series_.size(), rows_, [&](size_t i) { return series_[i].end; });
+  stretch_index_.make(stretches_.size(), rows_, [&](size_t i) { return stretches_[i].row_end; });
 }
 
 int64_t RowReader::sequence_of(int64_t token) const {
@@ -207,23 +201,24 @@ int64_t RowReader::sequence_of(int64_t token) const {
 
 const RowSeries& RowReader::series(int64_t row) const {
   CPSCOPE_CHECK(row >= 0 && !series_.empty(), "a row lies before the first run", row, 0);
-  const size_t bucket = std::min(static_cast<size_t>(row >> shift_), series_at_.size() - 1);
-  const auto from = series_.begin() + static_cast<int64_t>(series_at_[bucket]);
-  const auto to = bucket + 1 < series_at_.size()
-                      ? series_.begin() + static_cast<int64_t>(series_at_[bucket + 1]) + 1
-                      : series_.end();
-  return *(std::upper_bound(from, to, row,
+  const auto [first, last] = series_index_.near(row, series_.size());
+  return *(std::upper_bound(series_.begin() + static_cast<int64_t>(first),
+                            series_.begin() + static_cast<int64_t>(last) + 1, row,
                             [](int64_t r, const RowSeries& series) { return r < series.begin; }) -
            1);
 }
 
 std::pair<const Stretch*, const Stretch*> RowReader::stretches(int64_t begin, int64_t end) const {
-  const Stretch* first = stretches_.data();
-  const Stretch* last = first + stretches_.size();
-  const Stretch* from =
-      std::partition_point(first, last, [&](const Stretch& s) { return s.row_end <= begin; });
-  const Stretch* to =
-      std::partition_point(from, last, [&](const Stretch& s) { return s.row_begin < end; });
+  const Stretch* all = stretches_.data();
+  const Stretch* end_of_all = all + stretches_.size();
+  if (begin < 0 || begin >= rows_) return {end_of_all, end_of_all};
+  const auto [first, last] = stretch_index_.near(begin, stretches_.size());
+  const Stretch* from = std::partition_point(all + first, all + last,
+                                             [&](const Stretch& s) { return s.row_end <= begin; });
+  // Most bands lie in one stretch.
+  const Stretch* to = from + 1;
+  if (to != end_of_all && to->row_begin < end)
+    to = std::partition_point(to, end_of_all, [&](const Stretch& s) { return s.row_begin < end; });
   return {from, to};
 }
 

@@ -6,8 +6,10 @@
 #include "sim/plan/check/plan_check.h"
 #include "sim/plan/plan.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cpscope {
@@ -39,6 +41,31 @@ struct Stretch {
   int64_t sequence = -1;
 };
 
+/// Where in a list of parts of a buffer, which follow each other from row 0 on, a row may lie: a
+/// search among all of them would miss the caches.
+class RowIndex {
+ public:
+  /// `count` parts; end_of(i) is the row after the last one of part i.
+  template <class EndOf>
+  void make(size_t count, int64_t rows, EndOf end_of) {
+    while ((rows >> shift_) > static_cast<int64_t>(count)) ++shift_;
+    for (size_t i = 0; i < count; ++i) {
+      while ((std::ssize(part_at_) << shift_) < end_of(i)) part_at_.push_back(i);
+    }
+  }
+
+  /// The first and the last part that may hold the row, or, behind all rows, the last part; there
+  /// is a part.
+  std::pair<size_t, size_t> near(int64_t row, size_t count) const {
+    const size_t bucket = std::min(static_cast<size_t>(row >> shift_), part_at_.size() - 1);
+    return {part_at_[bucket], bucket + 1 < part_at_.size() ? part_at_[bucket + 1] : count - 1};
+  }
+
+ private:
+  int shift_ = 0;
+  std::vector<size_t> part_at_;  // of rows 0, 2^shift_, 2 * 2^shift_, ...
+};
+
 /// Reads a token list row by row without writing it out. The checker's own index code, independent
 /// of the planner's.
 class RowReader {
@@ -53,7 +80,6 @@ class RowReader {
   int64_t rows() const { return rows_; }
 
  private:
-  void index_series();
   int64_t sequence_of(int64_t token) const;
 
   const Plan& plan_;
@@ -61,9 +87,7 @@ class RowReader {
   int64_t rows_ = 0;
   std::vector<RowSeries> series_;
   std::vector<Stretch> stretches_;
-  // Rows 0, 2^shift_, 2 * 2^shift_, ... lie in these series: a search begins and ends there.
-  int shift_ = 0;
-  std::vector<size_t> series_at_;
+  RowIndex series_index_, stretch_index_;
 };
 
 /// Ids with a signed weight. Used to prove that two multisets of ids are equal.
