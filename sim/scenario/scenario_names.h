@@ -68,7 +68,7 @@ inline constexpr int64_t kMaxSequences = 4'194'304;
 inline constexpr int64_t kMaxSlices = 100'000;
 /// The same for slices of rows in a mask file or drawn ones, which share no cell and need no such
 /// check.
-inline constexpr int64_t kMaxFileSlices = 1'048'576;
+inline constexpr int64_t kMaxFileSlices = int64_t{1} << 23;
 /// More segments of a prefix tree than this are refused: each one looks at all its ancestors.
 inline constexpr int64_t kMaxSegments = 16'384;
 

@@ -20,7 +20,7 @@ namespace cpscope {
 Result<std::vector<MaskSlice>> draw_sparse_slices(const MaskGenerator& generator,
                                                   const Batch& batch);
 
-/// Draws of a mask: about a second.
-inline constexpr int64_t kMostDraws = int64_t{1} << 23;
+/// Draws of a mask: a few seconds.
+inline constexpr int64_t kMostDraws = int64_t{1} << 25;
 
 }  // namespace cpscope

@@ -264,7 +264,7 @@ TEST(MaskFile, RefusesOtherJson) {
   expect_contains(reject_mask("{\"keys\": " + std::string(100'000, '[')), "nested too deeply");
 }
 
-TEST(MaskFile, MakesAMillionSlicesAtMost) {
+TEST(MaskFile, MakesEightMillionSlicesAtMost) {
   const auto keys_of = [](int64_t rows, int64_t keys) {
     std::string text = "{\"keys\": [";
     for (int64_t row = 0; row < rows; ++row) {
@@ -279,8 +279,19 @@ TEST(MaskFile, MakesAMillionSlicesAtMost) {
   Batch batch = packed_batch({4096});
   batch.kv_lengths = {6 * 512};
   EXPECT_EQ(cut_valid(keys_of(4096, 64), batch).size(), 262'144u);
-  expect_contains(reject_mask(keys_of(4096, 512), batch),
-                  "the mask makes more slices than the limit of 1048576: 2097152");
+  // The same of more keys, without their text.
+  constexpr int64_t kKeys = 2049;
+  batch.kv_lengths = {6 * kKeys};
+  MaskRows mask;
+  mask.rows = 4096;
+  mask.columns = 6 * kKeys;
+  mask.read = [](int64_t row, std::vector<MaskRun>& runs) {
+    runs.clear();
+    for (int64_t key = 0; key < kKeys; ++key)
+      runs.push_back({6 * key + 3 * (row % 2), 6 * key + 3 * (row % 2) + 1});
+  };
+  expect_contains(to_text(cut_mask(mask, batch, -1).error()),
+                  "the mask makes more slices than the limit of 8388608: 8392704");
 }
 
 /// A folder with a mask file and the scenario that names it.

@@ -130,10 +130,10 @@ TEST(SparseRows, AreRejectedByNameWhereTheyDoNotFit) {
   expect_contains(parse_invalid(cross), "top_k needs self attention");
   ScenarioText large = with("name = \"top_k\", keys = 100000");
   large.batch = "lengths = [2000000]\n";
-  expect_contains(parse_invalid(large), "top_k draws more keys than the limit of 8388608");
-  large = with("name = \"top_k\", keys = 2");
-  large.batch = "lengths = [2000000]\n";
-  expect_contains(parse_invalid(large), "more slices than the limit of 1048576");
+  expect_contains(parse_invalid(large), "top_k draws more keys than the limit of 33554432");
+  large = with("name = \"top_k\", keys = 10");
+  large.batch = "lengths = [1000000]\n";
+  expect_contains(parse_invalid(large), "more slices than the limit of 8388608");
 }
 
 TEST(SparseRows, PrintBackAsTheyWereWritten) {
