@@ -11,12 +11,7 @@
 namespace cpscope::tests {
 namespace {
 
-struct Fp8Cause {
-  const char* fault;
-  const char* cause;
-};
-
-constexpr Fp8Cause kCauses[] = {
+constexpr NamedCause kCauses[] = {
     {"fp8_dkv_summed_where_computed", "partial_missing"},
     {"fp8_receivers_scale", "receivers_scale"},
     {"fp8_key_scales_of_values", "key_scales_of_values"},
@@ -37,21 +32,11 @@ class Fp8Causes : public testing::TestWithParam<std::string> {};
 
 TEST_P(Fp8Causes, AreNamedOn) {
   const std::string ranks = "cp_size = " + GetParam() + "\n";
-  for (const Fp8Cause& expected : kCauses) {
+  for (const NamedCause& expected : kCauses) {
     const Fault& fault = fault_called(expected.fault);
     std::string text = fault.scenario;
     for (const char* old : {"cp_size = 1\n", "cp_size = 4\n"}) replace(text, old, ranks);
-    const PlantedMistake mistake{
-        .name = expected.fault,
-        .cause = expected.cause,
-        .plant = [&](const Plan& plan,
-                     const RunInputs& inputs) { return run_planted(fault, plan, inputs); },
-        .poison = fault.poison};
-    const JudgedCauses judged = judge_planted(mistake, text);
-    EXPECT_FALSE(judged.grade.passed) << expected.fault << " is not caught\n" << text;
-    EXPECT_EQ(judged.first_cause(), expected.cause) << expected.fault << '\n'
-                                                    << judged.describe() << '\n'
-                                                    << text;
+    expect_named(expected, text);
   }
 }
 

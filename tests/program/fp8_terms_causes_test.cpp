@@ -11,11 +11,6 @@
 namespace cpscope::tests {
 namespace {
 
-struct NamedCause {
-  const char* fault;
-  const char* cause;
-};
-
 constexpr NamedCause kCausesInFp8[] = {
     {"alibi_distances_of_the_tile", "terms_by_local_place"},
     {"alibi_distances_across_documents", "alibi_across_documents"},
@@ -40,19 +35,7 @@ std::string in_dtype(const std::string& scenario, const std::string& dtype) {
 
 TEST(Fp8TermsCauses, AreThoseThatAreNamedInOtherDtypes) {
   for (const NamedCause& expected : kCausesInFp8) {
-    const Fault& fault = fault_called(expected.fault);
-    const std::string text = in_dtype(fault.scenario, "fp8");
-    const PlantedMistake mistake{
-        .name = expected.fault,
-        .cause = expected.cause,
-        .plant = [&](const Plan& plan,
-                     const RunInputs& inputs) { return run_planted(fault, plan, inputs); },
-        .poison = fault.poison};
-    const JudgedCauses judged = judge_planted(mistake, text);
-    EXPECT_FALSE(judged.grade.passed) << expected.fault << " is not caught\n" << text;
-    EXPECT_EQ(judged.first_cause(), expected.cause) << expected.fault << '\n'
-                                                    << judged.describe() << '\n'
-                                                    << text;
+    expect_named(expected, in_dtype(fault_called(expected.fault).scenario, "fp8"));
   }
 }
 

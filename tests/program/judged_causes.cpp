@@ -71,4 +71,19 @@ JudgedCauses judge_planted(const PlantedMistake& mistake, const std::string& tex
   return judged;
 }
 
+void expect_named(const NamedCause& expected, const std::string& text) {
+  const Fault& fault = fault_called(expected.fault);
+  const PlantedMistake mistake{
+      .name = expected.fault,
+      .cause = expected.cause,
+      .plant = [&](const Plan& plan,
+                   const RunInputs& inputs) { return run_planted(fault, plan, inputs); },
+      .poison = fault.poison};
+  const JudgedCauses judged = judge_planted(mistake, text);
+  EXPECT_FALSE(judged.grade.passed) << expected.fault << " is not caught\n" << text;
+  EXPECT_EQ(judged.first_cause(), expected.cause) << expected.fault << '\n'
+                                                  << judged.describe() << '\n'
+                                                  << text;
+}
+
 }  // namespace cpscope::tests

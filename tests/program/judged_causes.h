@@ -25,6 +25,14 @@ struct JudgedCauses {
 
 JudgedCauses judge_planted(const PlantedMistake& mistake, const std::string& text);
 
+/// A fault of the gallery, and the cause that is named where it is planted.
+struct NamedCause {
+  const char* fault;
+  const char* cause;
+};
+/// Expects that the fault, planted in the scenario `text`, fails and that its cause is named first.
+void expect_named(const NamedCause& expected, const std::string& text);
+
 /// Its name as GoogleTest takes it.
 inline std::string name_of_mistake(const testing::TestParamInfo<PlantedMistake>& mistake) {
   std::string name = mistake.param.name;
