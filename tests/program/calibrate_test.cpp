@@ -229,6 +229,18 @@ TEST(Calibration, MeasuresAFewKernelsAndTakesAllElseFromTheBase) {
   EXPECT_NE(stack.source.find("; kernels fp8 128, latent 576: measured 2026-11-21"),
             std::string::npos)
       << stack.source;
+  // What the executor does not have stays that of the base, and is not said to be measured.
+  cuda.missing = Dtype::fp32;
+  request.only = {"fp32 128", "fp8 128"};
+  const Result<Calibration> part = calibrate(request);
+  ASSERT_TRUE(part.ok()) << to_text(part.error());
+  EXPECT_EQ(part.value().left_out.size(), 1U);
+  const Stack& mixed = part.value().cluster.stacks[0];
+  EXPECT_EQ(mixed.kernels.size(), request.base->stacks[0].kernels.size());
+  EXPECT_NE(mixed.source.find("; kernels fp8 128: measured"), std::string::npos) << mixed.source;
+  request.only = {"fp32 128"};
+  EXPECT_NE(to_text(calibrate(request).error()).find("has no kernels to measure"),
+            std::string::npos);
   request.base->device.multiprocessors = 7;
   EXPECT_NE(to_text(calibrate(request).error()).find("7 multiprocessors"), std::string::npos);
 }

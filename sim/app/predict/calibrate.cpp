@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace cpscope {
 namespace {
@@ -98,15 +99,10 @@ class Measurement {
       stack_.title = name == "cpscope" ? "cpscope's own kernels and executors" : name;
     }
     stack_.name = name;
-    const std::vector<KernelClass> measured = classes();
-    std::erase_if(stack_.kernels, [&](const KernelCost& cost) {
-      return !measures_kernels_alone() ||
-             std::any_of(measured.begin(), measured.end(),
-                         [&](const KernelClass& kernel) { return kernel.is_of(cost); });
-    });
     total_ =
-        static_cast<int64_t>(measured.size() * kernel_scenarios(kernel_classes()[0], 512).size());
-    if (measures_kernels_alone()) return describe_base(same_device());
+        static_cast<int64_t>(classes().size() * kernel_scenarios(kernel_classes()[0], 512).size());
+    if (measures_kernels_alone()) return describe_base();
+    stack_.kernels.clear();
     total_ += 5 + (has_group() ? 20 : 1);
     // One GPU does not send, so it does not tell whether messages are packed.
     if (has_group()) {
@@ -129,16 +125,12 @@ class Measurement {
     return std::nullopt;
   }
 
-  bool same_device() const {
-    return request_.base && request_.base->device.multiprocessors == devices_.multiprocessors;
-  }
-
   /// Only kernels are measured: the cluster stays that of the base.
-  std::optional<Error> describe_base(bool is_same_device) {
+  std::optional<Error> describe_base() {
     if (!request_.base)
       return make_error(ErrorKind::bad_input, "a few kernels are no cluster",
                         "name one that has all else: --base h200x8");
-    if (!is_same_device)
+    if (request_.base->device.multiprocessors != devices_.multiprocessors)
       return make_error(
           ErrorKind::bad_input,
           fmt::format("base {} has {} multiprocessors, this device {}", request_.base->name,
@@ -150,15 +142,13 @@ class Measurement {
   }
 
   void add_kernel_source() {
-    std::string names;
-    FitTable kernels;
-    for (const NamedFit& fit : result_.fits)
-      kernels.rows.insert(kernels.rows.end(), fit.table.rows.begin(), fit.table.rows.end());
-    for (const std::string& name : request_.only)
-      names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
-    stack_.source +=
-        fmt::format("; kernels {}: measured {} on {}, driver {}, by `{}`, {}", names, request_.date,
-                    devices_.name, devices_.driver, request_.command, print_errors(kernels));
+    std::vector<std::string> names = request_.only;
+    std::erase_if(names, [&](const std::string& name) {
+      return std::find(measured_.begin(), measured_.end(), name) == measured_.end();
+    });
+    stack_.source += fmt::format("; kernels {}: measured {} on {}, driver {}, by `{}`, {}",
+                                 fmt::join(names, ", "), request_.date, devices_.name,
+                                 devices_.driver, request_.command, print_errors(kernel_times()));
   }
 
   std::optional<Error> find_missing() {
@@ -202,7 +192,7 @@ class Measurement {
       }
       if (auto error = fit_kernel(kernel, name, samples)) return error;
     }
-    if (stack_.kernels.empty())
+    if (measured_.empty())
       return make_error(ErrorKind::unavailable,
                         fmt::format("executor {} has no kernels to measure: {}",
                                     request_.kernels->name(), result_.left_out.front()));
@@ -236,7 +226,9 @@ class Measurement {
                                {"tail_share", tiles.tail_share}},
                               std::move(fit).value().table});
     }
+    std::erase_if(stack_.kernels, [&](const KernelCost& of_base) { return kernel.is_of(of_base); });
     stack_.kernels.push_back(cost);
+    measured_.push_back(name);
     return std::nullopt;
   }
 
@@ -422,6 +414,16 @@ class Measurement {
     return nullptr;
   }
 
+  /// Those of all kernels together.
+  FitTable kernel_times() const {
+    FitTable kernels;
+    for (const NamedFit& fit : result_.fits) {
+      if (fit.name.starts_with("kernels"))
+        kernels.rows.insert(kernels.rows.end(), fit.table.rows.begin(), fit.table.rows.end());
+    }
+    return kernels;
+  }
+
   void write_sources() {
     const std::string driver =
         group_devices_.driver.empty() ? "" : fmt::format(", driver {}", group_devices_.driver);
@@ -443,12 +445,7 @@ class Measurement {
       cluster.inside.source = of_base + cluster.inside.source;
     }
     if (cluster.between) cluster.between->source = of_base + cluster.between->source;
-    FitTable kernels;
-    for (const NamedFit& fit : result_.fits) {
-      if (fit.name.starts_with("kernels"))
-        kernels.rows.insert(kernels.rows.end(), fit.table.rows.begin(), fit.table.rows.end());
-    }
-    stack_.source = fmt::format("{}: kernels {}", measured(1), print_errors(kernels));
+    stack_.source = fmt::format("{}: kernels {}", measured(1), print_errors(kernel_times()));
     if (const FitTable* host = table_of("host"))
       stack_.source += fmt::format("; host {}", print_errors(*host));
     if (const FitTable* sharing = table_of("transfer_multiprocessors"))
@@ -460,7 +457,8 @@ class Measurement {
 
   const CalibrationRequest& request_;
   Calibration result_;
-  Stack stack_;  // the measured one
+  Stack stack_;                        // the measured one
+  std::vector<std::string> measured_;  // kernels by name
   DeviceReport devices_, group_devices_;
   std::vector<RowSample> rows_;
   RowCost row_cost_;
