@@ -7,6 +7,7 @@
 #include "sim/scenario/scenario.h"
 
 #include <cstdint>
+#include <type_traits>
 
 namespace cpscope::kernels {
 
@@ -26,16 +27,40 @@ struct AttentionShape {
   int32_t group = 1;  // query heads that share a KV head
   int32_t head_dim_qk = 0;
   int32_t head_dim_v = 0;
-  float scale = 1.0f;        // multiplies q.k
-  float softcap = 0.0f;      // 0 = off; else logit -> softcap * tanh(logit / softcap)
-  bool has_terms = false;    // bias, ALiBi or dropout: the launch's `terms`
-  bool is_latent = false;    // v is the first head_dim_v elements of k
-  bool is_mx = false;        // fp8 in blocks
-  bool is_fp8 = false;       // dtype is that of the rows, bf16: the launch's `fp8`
+  float scale = 1.0f;            // multiplies q.k
+  float softcap = 0.0f;          // 0 = off; else logit -> softcap * tanh(logit / softcap)
+  bool has_terms = false;        // bias, ALiBi or dropout: the launch's `terms`
+  bool has_alibi_alone = false;  // of these only ALiBi
+  bool is_latent = false;        // v is the first head_dim_v elements of k
+  bool is_mx = false;            // fp8 in blocks
+  bool is_fp8 = false;           // dtype is that of the rows, bf16: the launch's `fp8`
   int64_t keys_per_row = 0;  // average number of keys that a query row sees, 0: unknown; selects
                              // tiles
   SliceSums slices;          // selects kernels
 };
+
+/// What comes between q.k times scale and the softmax in Hopper's kernels.
+enum class LogitForm { plain, capped, alibi };
+
+constexpr LogitForm logit_form(const AttentionShape& shape) {
+  return shape.softcap != 0.0f   ? LogitForm::capped
+         : shape.has_alibi_alone ? LogitForm::alibi
+                                 : LogitForm::plain;
+}
+
+/// Calls visit with the form as a constant.
+template <class Visit>
+auto with_logit_form(const AttentionShape& shape, Visit visit) {
+  switch (logit_form(shape)) {
+    case LogitForm::capped:
+      return visit(std::integral_constant<LogitForm, LogitForm::capped>{});
+    case LogitForm::alibi:
+      return visit(std::integral_constant<LogitForm, LogitForm::alibi>{});
+    case LogitForm::plain:
+      break;
+  }
+  return visit(std::integral_constant<LogitForm, LogitForm::plain>{});
+}
 
 /// A tile whose keys were cut into parts: its rows, the number of parts, and KeyPart::first_slot.
 struct CutTile {

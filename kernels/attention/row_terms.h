@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/attention/alibi.h"
 #include "kernels/attention/score_term_rows.h"
 #include "kernels/device/device_code.h"
 
@@ -43,14 +44,14 @@ struct RowTerms {
   const ScoreTermRows& rows;
 
   __device__ __forceinline__ float added(int32_t head, int32_t q_row, int32_t kv_row) const {
-    const TermPlace query = rows.q_places[q_row];
-    const int32_t key = rows.kv_places[kv_row].position;
     float sum = 0.0f;
-    if (rows.slopes != nullptr) {
-      const int32_t apart = query.position + rows.excess[query.sequence] - key;
-      sum -= rows.slopes[head] * static_cast<float>(apart < 0 ? -apart : apart);
+    if (rows.alibi.slopes != nullptr) {
+      sum -= alibi_of(rows.alibi.slopes[head], rows.alibi.query_positions[q_row],
+                      rows.alibi.key_positions[kv_row]);
     }
     if (rows.bias != nullptr) {
+      const TermPlace query = rows.q_places[q_row];
+      const int32_t key = rows.kv_places[kv_row].position;
       const int64_t plane =
           int64_t{query.sequence % rows.bias_sequences} * rows.bias_heads + head % rows.bias_heads;
       sum += rows.bias[(plane * rows.bias_queries + query.position) * rows.bias_keys + key];

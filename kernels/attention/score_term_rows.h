@@ -10,13 +10,23 @@ struct TermPlace {
   int32_t position = 0;
 };
 
+/// ALiBi for the rows of one compute item; pointers are to device memory, nullptr: off. Positions
+/// are those of keys in their sequence; a query has that of the key at distance 0. After the last
+/// row there are kPositionPadding more, so that tiles may be read whole.
+struct AlibiRows {
+  static constexpr int32_t kPositionPadding = 256;
+
+  const float* slopes = nullptr;             // [query head among all]
+  const int32_t* query_positions = nullptr;  // [q row]
+  const int32_t* key_positions = nullptr;    // [kv row]
+};
+
 /// Bias, ALiBi and dropout for the rows of one compute item; pointers are to device memory.
 struct ScoreTermRows {
+  AlibiRows alibi;
+  // With bias or dropout.
   const TermPlace* q_places = nullptr;   // [q row]
   const TermPlace* kv_places = nullptr;  // [kv row]
-  // ALiBi: [query head among all], and [sequence] its keys minus its queries; nullptr: off.
-  const float* slopes = nullptr;
-  const int32_t* excess = nullptr;
   // Bias: [bias_sequences, bias_heads, bias_queries, bias_keys]; nullptr: off.
   const float* bias = nullptr;
   int32_t bias_sequences = 1, bias_heads = 1;

@@ -44,7 +44,17 @@ std::string why_not_at_all(const AttentionShape& shape) {
   return "";
 }
 
-constexpr const char* kPortableTerms = "bias, ALiBi and dropout are in the portable kernels alone";
+/// Empty, or why only the portable kernels take the shape's terms.
+std::string why_portable_terms(Generation generation, const AttentionShape& shape) {
+  if (!shape.has_terms) return "";
+  if (!shape.has_alibi_alone) return "bias and dropout are in the portable kernels alone";
+  if (generation != Generation::sm90) return "ALiBi is in the portable kernels and those of Hopper";
+  const char* with = shape.softcap != 0.0f ? "a softcap"
+                     : shape.is_fp8        ? "FP8"
+                     : shape.is_latent     ? "latent rows"
+                                           : nullptr;
+  return with == nullptr ? "" : fmt::format("ALiBi with {} is in the portable kernels alone", with);
+}
 
 /// Checks that a kernel reports its begin if another stream waits for that.
 void check_begun(const DeviceTiles& tiles, bool says_so) {
@@ -87,7 +97,7 @@ bool leaves_gradient_casts(Generation generation, const AttentionShape& shape) {
 }
 
 bool takes_offsets(Generation generation, const AttentionShape& shape) {
-  return is_backward_fused(generation, shape) && takes_hopper_offsets(shape.softcap != 0.0f);
+  return is_backward_fused(generation, shape) && takes_hopper_offsets(logit_form(shape));
 }
 
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape) {
@@ -115,7 +125,7 @@ int64_t forward_part_bytes(const AttentionShape& shape, const TileList& list) {
 std::string why_not_forward(Generation generation, const AttentionShape& shape) {
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
   if (generation == Generation::portable) return "";
-  if (shape.has_terms) return kPortableTerms;
+  if (std::string reason = why_portable_terms(generation, shape); !reason.empty()) return reason;
   if (generation == Generation::sm100)
     return is_decode(shape) ? "" : why_not_blackwell_forward(shape);
   if (shape.is_latent) return why_not_hopper_latent_forward(shape);
@@ -127,7 +137,7 @@ std::string why_not_backward(Generation generation, const AttentionShape& shape)
   if (std::string reason = why_not_at_all(shape); !reason.empty()) return reason;
   if (generation == Generation::portable) return "";
   if (generation == Generation::sm100) return "no backward is written for Blackwell";
-  if (shape.has_terms) return kPortableTerms;
+  if (std::string reason = why_portable_terms(generation, shape); !reason.empty()) return reason;
   if (shape.is_latent) return why_not_hopper_latent_backward(shape);
   return shape.is_fp8 ? why_not_hopper_fp8_backward(shape) : why_not_hopper_backward(shape);
 }

@@ -18,8 +18,9 @@ inline bool is_up_to_128(const AttentionShape& shape) {
   return shape.head_dim_qk <= 128 && shape.head_dim_v <= 128;
 }
 /// A fused backward reads offsets, which its products subtract. With a cap it reads log2_lse and
-/// delta instead, because the cap comes between product and subtraction.
-constexpr bool takes_hopper_offsets(bool has_cap) { return !has_cap; }
+/// delta instead, because the cap comes between product and subtraction; and with ALiBi, which
+/// needs the row metadata anyway.
+constexpr bool takes_hopper_offsets(LogitForm form) { return form == LogitForm::plain; }
 
 TileShape hopper_gradients_tile_shape(const AttentionShape& shape);
 void launch_hopper_gradients(const BackwardLaunch& launch, Stream stream);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/attention/alibi.h"
 #include "kernels/attention/attention_launch.h"
 #include "kernels/attention/fp8_numbers.h"
 #include "kernels/device/fp8_values.h"
@@ -42,6 +43,7 @@ struct BackwardParams {
   float scale;
   float logit_log2;   // factor of q.k, or of tanh(q.k * inverse_cap), to the exponent of 2
   float inverse_cap;  // scale / softcap
+  AlibiRows alibi;
   int32_t group_parts;
   Fp8Factors fp8;
 };
@@ -56,6 +58,12 @@ struct HeadRange {
     last = begin + p.group < p.num_heads ? begin + p.group : p.num_heads;
   }
 };
+
+/// ALiBi of a thread's rows `first` and first + 8 among `all`, to be added to log2_lse.
+__device__ __forceinline__ AlibiOfTwo alibi_log2(const BackwardParams& p, const int32_t* all,
+                                                 int32_t first, int32_t head) {
+  return {p.alibi.slopes, p.first_head + head, all, first, 8, kLog2E};
+}
 
 /// State of a thread for its two query rows.
 struct QueryRows {
@@ -73,11 +81,12 @@ struct QueryRows {
   }
 };
 
-/// Probability of a pair, and the slope of the cap at its logit (1 without a cap).
-template <bool kHasCap>
+/// Probability of a pair, and the slope of the cap at its logit (1 without a cap). log2_lse: plus
+/// the pair's ALiBi.
+template <LogitForm kForm>
 __device__ __forceinline__ float weigh(const BackwardParams& p, float product, float log2_lse,
                                        float& slope) {
-  if constexpr (kHasCap) {
+  if constexpr (kForm == LogitForm::capped) {
     const TanhPoint capped = tanh_with_slope(product * p.inverse_cap);
     slope = capped.slope;
     return exp2_approx(capped.value * p.logit_log2 - log2_lse);
@@ -142,6 +151,7 @@ inline BackwardParams make_backward_params(const BackwardLaunch& launch) {
   const bool has_cap = shape.softcap != 0.0f;
   p.logit_log2 = (has_cap ? shape.softcap : shape.scale) * kLog2E;
   p.inverse_cap = has_cap ? shape.scale / shape.softcap : 0.0f;
+  if (shape.has_alibi_alone) p.alibi = launch.terms->alibi;
   return p;
 }
 

@@ -142,7 +142,8 @@ struct CodeConsumer : StationaryKeys<B> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float slope;
-        logits[4 * j + i] = weigh<false>(p, logits[4 * j + i], -p.fp8.weight_log2, slope);
+        logits[4 * j + i] =
+            weigh<LogitForm::plain>(p, logits[4 * j + i], -p.fp8.weight_log2, slope);
       }
       if constexpr (kIsMasked) hide_columns<typename B::Facts>(facts + 32 * j, key, logits + 4 * j);
     }

@@ -270,10 +270,11 @@ struct ForwardConsumer {
   /// Turns logits into the weights of the next P V while the last one runs. Releases K, and then
   /// the V of the last one.
   __device__ __forceinline__ void weigh(float (&logits)[B::kWalked / 2],
-                                        const typename B::Walk& walk, int k_stage, int v_stage) {
+                                        const typename B::Walk& walk, int k_stage, int v_stage,
+                                        RowPlace rows) {
     if (is_elected()) mbarrier_arrive(at.k_free + 8 * k_stage);
     float shrink[2];
-    const bool outgrown = state.take(p, logits, shrink, walk);
+    const bool outgrown = state.take(p, logits, shrink, walk, rows);
     wgmma_wait<0>();
     pin(out);
     if (is_elected()) mbarrier_arrive(at.v_free + 8 * v_stage);
@@ -371,7 +372,7 @@ struct ForwardConsumer {
         state.take(p, logits);
       } else {
         float shrink[2];
-        state.take(p, logits, shrink, walk);
+        state.take(p, logits, shrink, walk, {first_row, head});
       }
 #pragma unroll
       for (int i = 0; i < B::kV / 2; ++i) out[i] = 0.0f;
@@ -399,7 +400,7 @@ struct ForwardConsumer {
       if constexpr (B::kHasCodes) {
         weigh_codes(logits, walk, q_stage, k_stage, v_stage);
       } else {
-        weigh(logits, walk, k_stage, v_stage);
+        weigh(logits, walk, k_stage, v_stage, {first_row, head});
       }
     }
     // No more reads of Q; the waits above were those of whole warps.

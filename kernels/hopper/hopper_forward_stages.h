@@ -12,7 +12,7 @@ namespace cpscope::kernels::device {
 /// One configuration of the kernel. kQk, kV: the head_dims that it is built for.
 template <class Operand, int kQk_, int kV_, int kConsumers_, int kWalked_, int kKStages_,
           int kVStages_, int kQStages_, bool kTakesTurns_, bool kHasHeads_, int kProducerRegisters_,
-          int kConsumerRegisters_, bool kHasCap_>
+          int kConsumerRegisters_, LogitForm kForm_ = LogitForm::plain>
 struct ForwardBudget {
   static constexpr bool kHasCodes = std::is_same_v<Operand, E4m3>;  // operands of one byte
   static constexpr bool kIsFp8 = kHasCodes || std::is_same_v<Operand, Fp8AsBf16>;
@@ -27,7 +27,7 @@ struct ForwardBudget {
   using Walk = RunWalk<kWalked, kAlign>;
   static constexpr bool kTakesTurns = kTakesTurns_;
   static constexpr bool kHasHeads = kHasHeads_;  // several heads in a tile: rows see few keys
-  static constexpr bool kHasCap = kHasCap_;
+  static constexpr LogitForm kForm = kForm_;
   static constexpr int kKStages = kKStages_, kVStages = kVStages_, kQStages = kQStages_;
   // From the stage of Q, under the next Q.
   static constexpr bool kSendsRows = kQStages == 2 && kV <= kQk && !kIsFp8;
@@ -56,8 +56,10 @@ struct ForwardBudget {
   static_assert(kProducerRegisters % 8 == 0 && kConsumerRegisters % 8 == 0);
   static_assert(kQk % kBoxLanes == 0 && kV % kBoxLanes == 0 && kWalked % 16 == 0);
   static_assert(!kHasCodes || (kQk == 128 && (kV == 128 || kV == 64) && kWalked % 32 == 0 &&
-                               kWalked <= kPanelRowBytes && !kHasCap));
+                               kWalked <= kPanelRowBytes && kForm == LogitForm::plain));
   static_assert(kSharedBytes <= max_shared_bytes(kCtasPerSm));
+  static_assert(kForm != LogitForm::alibi ||
+                (kOwned <= AlibiRows::kPositionPadding && kWalked <= AlibiRows::kPositionPadding));
 };
 
 /// Addresses in shared memory.

@@ -34,13 +34,10 @@ namespace {
 using device::ForwardParams;
 
 // As in hopper_forward.cu.
-using Codes64 = device::ForwardBudget<E4m3, 128, 64, 3, 128, 3, 3, 1, false, false, 32, 160, false>;
-using Codes128 =
-    device::ForwardBudget<E4m3, 128, 128, 3, 96, 3, 3, 1, false, false, 32, 160, false>;
-using Values128 =
-    device::ForwardBudget<Fp8AsBf16, 128, 128, 2, 128, 2, 2, 1, true, false, 40, 232, false>;
-using Values256 =
-    device::ForwardBudget<Fp8AsBf16, 256, 256, 2, 80, 2, 2, 1, false, false, 24, 240, false>;
+using Codes64 = device::ForwardBudget<E4m3, 128, 64, 3, 128, 3, 3, 1, false, false, 32, 160>;
+using Codes128 = device::ForwardBudget<E4m3, 128, 128, 3, 96, 3, 3, 1, false, false, 32, 160>;
+using Values128 = device::ForwardBudget<Fp8AsBf16, 128, 128, 2, 128, 2, 2, 1, true, false, 40, 232>;
+using Values256 = device::ForwardBudget<Fp8AsBf16, 256, 256, 2, 80, 2, 2, 1, false, false, 24, 240>;
 
 void set_fp8_scales(const ForwardLaunch& launch, ForwardParams& p) {
   const Fp8Numbers& fp8 = *launch.fp8;

@@ -29,9 +29,9 @@ namespace {
 
 // As in hopper_gradients.cu.
 template <bool kByTile>
-using Values64 = device::FusedBudget<Fp8AsBf16, 64, 128, kByTile, false>;
+using Values64 = device::FusedBudget<Fp8AsBf16, 64, 128, kByTile>;
 template <Fp8Type kGradients, bool kByTile>
-using Codes128 = device::FusedBudget<Fp8Codes<kGradients>, 128, 64, kByTile, false>;
+using Codes128 = device::FusedBudget<Fp8Codes<kGradients>, 128, 64, kByTile>;
 
 template <bool kByTile>
 void launch_order(const BackwardLaunch& launch, Stream stream) {

@@ -41,7 +41,8 @@ inline constexpr std::optional<Fp8Type> kGradientCodes<Fp8Codes<kGradients>> = k
 /// time for each tile, it would cost all other cases 4 %. Operand: Bf16, Fp16, Fp8AsBf16, or
 /// Fp8Codes with head_dim 128. Products of codes take both operands along the summed dimension, so
 /// K, Q and dO are needed turned too: consumers turn K, and a warpgroup more Q and dO.
-template <class Operand, int kHeadDim_, int kWalked_, bool kByTile_, bool kHasCap_>
+template <class Operand, int kHeadDim_, int kWalked_, bool kByTile_,
+          LogitForm kForm_ = LogitForm::plain>
 struct FusedBudget {
   static constexpr bool kHasCodes = kGradientCodes<Operand>.has_value();
   static constexpr Fp8Type kGradients = kGradientCodes<Operand>.value_or(Fp8Type::e5m2);
@@ -55,13 +56,14 @@ struct FusedBudget {
   static constexpr int kQk = kHeadDim, kV = kHeadDim;
   // Numbers of 16 bits of a row in memory.
   static constexpr int kLanes = kHasCodes ? kCodeLanes / 2 : kHeadDim;
-  static constexpr bool kHasCap = kHasCap_, kHasOffsets = takes_hopper_offsets(kHasCap);
+  static constexpr LogitForm kForm = kForm_;
+  static constexpr bool kHasOffsets = takes_hopper_offsets(kForm);
   static constexpr int kOwned = 128, kStages = 2, kConsumers = 2;
   static constexpr int kOthers = kHasCodes ? 2 : 1;  // warpgroups that are not consumers
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + kOthers);
   static constexpr int kConsumerRegisters = kHasCodes ? 232 : kHeadDim > 64 ? 240 : 224;
   static constexpr int kProducerRegisters = kHeadDim > 64 ? 24 : 56;
-  using Facts = FactLayout<kWalked>;
+  using Facts = FactLayout<kWalked, kForm == LogitForm::alibi>;
   using Walk = BlockWalk<kWalked>;
   using Count = BlockCount<kWalked>;
 
@@ -324,7 +326,7 @@ __device__ __forceinline__ int fetch_tiles(const FusedParams& fused, const Fused
       const uint32_t q = at.walked + stage * B::kWalkedBytes;
       const uint32_t first_full = at.first_full + 8 * stage,
                      second_full = at.second_full + 8 * stage;
-      RowFacts<typename B::Walk> facts;
+      RowFacts<typename B::Walk, B::kForm == LogitForm::alibi> facts;
       if constexpr (!B::kHasOffsets) facts.fetch(p, tiles.walk, tiles.head());
       mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
       if (is_first) {

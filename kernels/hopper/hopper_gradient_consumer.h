@@ -67,24 +67,32 @@ struct GradientConsumer : StationaryKeys<B> {
   }
 
   /// logits -> P', in fp32 (times the cap's slope) and rounded. facts: address of the metadata of
-  /// this thread's columns.
+  /// this thread's columns; head: of the columns.
   template <bool kIsMasked>
   __device__ __forceinline__ void weigh_part(float (&logits)[kPartRows / 2], uint32_t facts,
-                                             int32_t key) {
+                                             int32_t key, int32_t head) {
+    AlibiOfTwo alibi;
+    if constexpr (B::kForm == LogitForm::alibi)
+      alibi = alibi_log2(p, p.alibi.key_positions, key, head);
 #pragma unroll
     for (int j = 0; j < kPartRows / 8; ++j) {
       float slope[4];
+      IntPair positions{0, 0};
+      if constexpr (B::kForm == LogitForm::alibi)
+        positions = load_shared_int_pair(facts + B::Facts::kPosition + 32 * j);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& value = logits[4 * j + i];
         float subtracted = B::kIsFp8 ? -p.fp8.weight_log2 : 0.0f;
         if constexpr (!B::kHasOffsets) subtracted = log2_lse[2 * j + i % 2];
-        value = weigh<B::kHasCap>(p, value, subtracted, slope[i]);
+        if constexpr (B::kForm == LogitForm::alibi)
+          subtracted += alibi.of(i / 2, i % 2 == 0 ? positions.x : positions.y);
+        value = weigh<B::kForm>(p, value, subtracted, slope[i]);
       }
       if constexpr (kIsMasked) hide_columns<typename B::Facts>(facts + 32 * j, key, logits + 4 * j);
       weights[2 * j] = round_weights<B>(p, logits[4 * j], logits[4 * j + 1]);
       weights[2 * j + 1] = round_weights<B>(p, logits[4 * j + 2], logits[4 * j + 3]);
-      if constexpr (B::kHasCap) {
+      if constexpr (B::kForm == LogitForm::capped) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           // The slope of an invisible pair may be a NaN.
@@ -150,16 +158,16 @@ struct GradientConsumer : StationaryKeys<B> {
   /// A part whose S' is ready: adds to dk and dv, and stores dS in shared memory. next_logits: of
   /// the next part, started meanwhile.
   template <bool kStartsNext>
-  __device__ __forceinline__ void take_part(const Part& part, int32_t key, bool is_masked,
-                                            float (&logits)[kPartRows / 2],
+  __device__ __forceinline__ void take_part(const Part& part, int32_t key, int32_t head,
+                                            bool is_masked, float (&logits)[kPartRows / 2],
                                             float (&next_logits)[kPartRows / 2]) {
     float dp[kPartRows / 2];
     start_product<B::kV>(dp, v, part.d_out, part.offsets + B::kOffsetBytes);
     if constexpr (!B::kHasOffsets && !B::kAlternates) load_lse(part.facts);
     if (is_masked) {
-      weigh_part<true>(logits, part.facts, key);
+      weigh_part<true>(logits, part.facts, key, head);
     } else {
-      weigh_part<false>(logits, part.facts, key);
+      weigh_part<false>(logits, part.facts, key, head);
     }
     start_sums(dv, weights, part.d_out);  // before dP' is used
     if constexpr (kStartsNext) {
@@ -285,16 +293,17 @@ struct GradientConsumer : StationaryKeys<B> {
   __device__ __forceinline__ void take_parts(const Tiles& tiles, int32_t key,
                                              float (&logits)[kPartRows / 2]) {
     const bool is_masked = tiles.walk.is_masked != 0;
+    const int32_t head = B::kForm == LogitForm::alibi ? tiles.head() : 0;
     const int stage = num_walked % B::kStages;
     mbarrier_wait(at.second_full + 8 * stage, (num_walked / B::kStages) & 1);
     if constexpr (B::kParts == 1) {
-      take_part<false>(part_of(num_walked, 0), key, is_masked, logits, logits);
+      take_part<false>(part_of(num_walked, 0), key, head, is_masked, logits, logits);
     } else {
       float next_logits[kPartRows / 2];
-      take_part<true>(part_of(num_walked, 0), key, is_masked, logits, next_logits);
+      take_part<true>(part_of(num_walked, 0), key, head, is_masked, logits, next_logits);
       wgmma_wait<1>();
       pin(next_logits);
-      take_part<false>(part_of(num_walked, 1), key, is_masked, next_logits, next_logits);
+      take_part<false>(part_of(num_walked, 1), key, head, is_masked, next_logits, next_logits);
     }
   }
 

@@ -11,8 +11,8 @@
 // dq needs the keys of both consumer warpgroups: they make dq of tiles alternately (head_dim 128),
 // or half of its rows each (head_dim 64). A streamed row is a column here. lse and delta are rows
 // of an operand (row_offsets.h), so that the products subtract them from S' and dP'. With a cap
-// they are stored in shared memory by the producer's second warp, as are, in any case, the keys
-// that a row sees.
+// or ALiBi they are stored in shared memory by the producer's second warp, as are, in any case, the
+// keys that a row sees; with ALiBi also its position.
 //
 // dq of a tile is added to global memory by TMA, for the tiles of a block of query rows one after
 // another (TileList::turns): the order of additions is that of the tile list, so two runs give the
@@ -37,30 +37,30 @@ namespace device {
 namespace {
 
 // head_dim, streamed rows.
-template <class T, bool kByTile, bool kHasCap>
-using Fused64 = FusedBudget<T, 64, 128, kByTile, kHasCap>;
-template <class T, bool kByTile, bool kHasCap>
-using Fused128 = FusedBudget<T, 128, 64, kByTile, kHasCap>;
+template <class T, bool kByTile, LogitForm kForm>
+using Fused64 = FusedBudget<T, 64, 128, kByTile, kForm>;
+template <class T, bool kByTile, LogitForm kForm>
+using Fused128 = FusedBudget<T, 128, 64, kByTile, kForm>;
 
 bool is_small(const AttentionShape& shape) {
   return shape.head_dim_qk <= 64 && shape.head_dim_v <= 64;
 }
 
-template <class T, bool kByTile, bool kHasCap>
+template <class T, bool kByTile, LogitForm kForm>
 void launch_head_dim(const BackwardLaunch& launch, Stream stream) {
   if (is_small(launch.shape)) {
-    launch_budget<Fused64<T, kByTile, kHasCap>>(launch, stream);
+    launch_budget<Fused64<T, kByTile, kForm>>(launch, stream);
   } else {
-    launch_budget<Fused128<T, kByTile, kHasCap>>(launch, stream);
+    launch_budget<Fused128<T, kByTile, kForm>>(launch, stream);
   }
 }
 
-template <class T, bool kHasCap>
+template <class T, LogitForm kForm>
 void launch_order(const BackwardLaunch& launch, Stream stream) {
   if (launch.key_tiles.walks_by_tile) {
-    launch_head_dim<T, true, kHasCap>(launch, stream);
+    launch_head_dim<T, true, kForm>(launch, stream);
   } else {
-    launch_head_dim<T, false, kHasCap>(launch, stream);
+    launch_head_dim<T, false, kForm>(launch, stream);
   }
 }
 
@@ -89,19 +89,16 @@ bool is_hopper_backward_fused(const AttentionShape& shape) {
 }
 
 TileShape hopper_gradients_tile_shape(const AttentionShape& shape) {
-  return device::is_small(shape) ? device::tile_shape<device::Fused64<Bf16, false, false>>()
-                                 : device::tile_shape<device::Fused128<Bf16, false, false>>();
+  return device::is_small(shape)
+             ? device::tile_shape<device::Fused64<Bf16, false, LogitForm::plain>>()
+             : device::tile_shape<device::Fused128<Bf16, false, LogitForm::plain>>();
 }
 
 void launch_hopper_gradients(const BackwardLaunch& launch, Stream stream) {
-  const bool has_cap = launch.shape.softcap != 0.0f;
-  if (launch.shape.dtype == Dtype::bf16) {
-    has_cap ? device::launch_order<Bf16, true>(launch, stream)
-            : device::launch_order<Bf16, false>(launch, stream);
-  } else {
-    has_cap ? device::launch_order<Fp16, true>(launch, stream)
-            : device::launch_order<Fp16, false>(launch, stream);
-  }
+  with_logit_form(launch.shape, [&](auto form) {
+    launch.shape.dtype == Dtype::bf16 ? device::launch_order<Bf16, form()>(launch, stream)
+                                      : device::launch_order<Fp16, form()>(launch, stream);
+  });
 }
 
 }  // namespace cpscope::kernels

@@ -310,14 +310,15 @@ struct LatentConsumer {
         const FloatPair log2_lse = load_shared_pair(facts() + 32 * j);
 #pragma unroll
         for (int i = 4 * j; i < 4 * j + 4; ++i)
-          tile[i] = weigh<false>(p, tile[i], i % 2 == 0 ? log2_lse.x : log2_lse.y, slope);
+          tile[i] =
+              weigh<LogitForm::plain>(p, tile[i], i % 2 == 0 ? log2_lse.x : log2_lse.y, slope);
         if (walk.is_masked == 0) continue;
         hide_columns<Facts>(facts() + 32 * j, row, tile + 4 * j);
       }
     } else {
 #pragma unroll
       for (int i = 0; i < kScores; ++i)
-        tile[i] = weigh<false>(p, tile[i], rows->log2_lse[i / 2 & 1], slope);
+        tile[i] = weigh<LogitForm::plain>(p, tile[i], rows->log2_lse[i / 2 & 1], slope);
       if (walk.is_masked == 0) return;
       const int32_t key = walk.row + 2 * static_cast<int32_t>(threadIdx.x % 4);
       const KeySpan span[2] = {rows->ranges.span(0, walk.end), rows->ranges.span(1, walk.end)};

@@ -12,13 +12,14 @@
 namespace cpscope::kernels::device {
 
 /// Offsets of the metadata of a stage's streamed rows: log2_lse and delta (unless the product
-/// subtracts them), then lo and size of the range of visible keys.
-template <int kRows>
+/// subtracts them), then lo and size of the range of visible keys, then positions (AlibiRows).
+template <int kRows, bool kHasPositions = false>
 struct FactLayout {
   static constexpr int kDelta = 4 * kRows;
   static constexpr int kLo = 8 * kRows;
   static constexpr int kSize = 12 * kRows;
-  static constexpr int kBytes = 16 * kRows;
+  static constexpr int kPosition = 16 * kRows;
+  static constexpr int kBytes = (kHasPositions ? 20 : 16) * kRows;
 };
 
 /// Zeroes those of four numbers of a sum that belong to keys which their query row does not see: of
@@ -61,11 +62,13 @@ struct OffsetHalves {
 /// shared memory: rows 2 * lane and the next one of every 64. Plain loads, because rows begin
 /// anywhere and rows past the run's end may not be read; all at once. All tiles need lse and delta,
 /// so they are loaded before the stage is free.
-template <class Walk>
+template <class Walk, bool kHasPositions>
 struct RowFacts {
+  using Facts = FactLayout<Walk::kRows, kHasPositions>;
   static constexpr int kPerLane = Walk::kRows / 32;
   static constexpr int kPairs = kPerLane / 2;
   float log2_lse[kPerLane], delta[kPerLane];
+  int32_t position[kHasPositions ? kPerLane : 1];
 
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
   /// Row of the i-th number, in the tile.
@@ -80,6 +83,11 @@ struct RowFacts {
       log2_lse[i] = is_walked ? p.log2_lse[place] : INFINITY;
       delta[i] = is_walked ? p.delta[place] : 0.0f;
     }
+    if constexpr (kHasPositions) {
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i)
+        position[i] = p.alibi.query_positions[walk.row + row_of(i)];  // with padding
+    }
   }
 
   __device__ __forceinline__ void store_statistics(uint32_t facts) const {
@@ -87,8 +95,13 @@ struct RowFacts {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       store_shared_pair(to + 256 * i, {log2_lse[2 * i], log2_lse[2 * i + 1]});
-      store_shared_pair(to + FactLayout<Walk::kRows>::kDelta + 256 * i,
-                        {delta[2 * i], delta[2 * i + 1]});
+      store_shared_pair(to + Facts::kDelta + 256 * i, {delta[2 * i], delta[2 * i + 1]});
+    }
+    if constexpr (kHasPositions) {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i)
+        store_shared_int_pair(to + Facts::kPosition + 256 * i,
+                              {position[2 * i], position[2 * i + 1]});
     }
   }
 
@@ -96,7 +109,6 @@ struct RowFacts {
   /// keys.
   __device__ __forceinline__ void store_keys(const BackwardParams& p, const Walk& walk,
                                              int32_t keys_end, uint32_t facts) const {
-    using Facts = FactLayout<Walk::kRows>;
     if (walk.is_masked == 0) return;
     KeyRange keys[kPerLane];
 #pragma unroll
@@ -120,10 +132,10 @@ struct RowFacts {
 
 /// The producer's second warp: stores the metadata of the streamed rows. Each lane arrives at a
 /// stage's barrier.
-template <int kStages, class Walk>
+template <int kStages, class Walk, bool kHasPositions = false>
 __device__ __forceinline__ void fetch_facts(const BackwardParams& p, TileScheduler scheduler,
                                             const FactStages& at) {
-  using Facts = FactLayout<Walk::kRows>;
+  using Facts = FactLayout<Walk::kRows, kHasPositions>;
   int num_walked = 0;
   for (;;) {
     const ScheduledItem item = scheduler.read();
@@ -132,7 +144,7 @@ __device__ __forceinline__ void fetch_facts(const BackwardParams& p, TileSchedul
     for (int32_t head = heads.first; head < heads.last; ++head) {
       for (Walk walk(item); walk.next(p.tiles.runs); ++num_walked) {
         const int stage = num_walked % kStages;
-        RowFacts<Walk> facts;
+        RowFacts<Walk, kHasPositions> facts;
         facts.fetch(p, walk, head);
         mbarrier_wait(at.free + 8 * stage, ((num_walked / kStages) & 1) ^ 1);
         const uint32_t to = at.facts + stage * Facts::kBytes;

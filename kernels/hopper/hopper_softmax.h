@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/attention/alibi.h"
 #include "kernels/attention/attention_launch.h"
 #include "kernels/attention/softcap.h"
 #include "kernels/hopper/hopper_pipeline.h"
@@ -27,9 +28,10 @@ struct ForwardParams {
   int64_t lse_row_stride;
   float* max_logit;
   int32_t first_head, first_kv_head, group;
-  float inverse_cap;  // scale / softcap
+  float q_k_factor;  // with a cap scale / softcap, with ALiBi `scale`
   float softcap;
-  float logit_scale;   // factor of the softmax's inputs: 1 after a cap, else `scale`
+  AlibiRows alibi;
+  float logit_scale;   // factor of the softmax's inputs: 1 if they were altered, else `scale`
   int32_t heads_log2;  // number of query heads in a tile, interleaved row by row, at most 3
   float v_descale;     // FP8: multiplies v
   float out_scale;     // FP8: of out, which is cast with it; 0: it is not
@@ -88,6 +90,11 @@ __device__ __forceinline__ void hide_unseen(float (&logits)[kLogits], const Walk
   }
 }
 
+/// The first of a thread's two rows, and their head.
+struct RowPlace {
+  int32_t first, head;
+};
+
 /// Running softmax of a thread's two rows. Weights are relative to a reference, an earlier largest
 /// logit. While no logit exceeds `limit`, which is usual once a row has some keys, earlier results
 /// are not rescaled, and lanes need not exchange their logits.
@@ -105,14 +112,37 @@ struct RowState {
   RowRanges ranges;
   int32_t range_set = -1;  // range set of `ranges`
 
+  /// Products -> logits with ALiBi. A tile's rows are looked up again for each of its
+  /// products: where three CTAs share a multiprocessor no registers are left for them.
+  __device__ __forceinline__ static void add_alibi(const ForwardParams& p,
+                                                   float (&logits)[B::kWalked / 2],
+                                                   int32_t first_key, RowPlace rows) {
+    const AlibiOfTwo alibi(p.alibi.slopes, p.first_head + rows.head, p.alibi.query_positions,
+                           rows.first, TileRows<B::kHasHeads>(p).step(), 1.0f);
+    const int32_t* const keys = p.alibi.key_positions + first_key + 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < B::kWalked / 2; i += 4) {
+      const int32_t even = keys[2 * i], odd = keys[2 * i + 1];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float &first = logits[i + 2 * r], &second = logits[i + 2 * r + 1];
+        first = first * p.q_k_factor - alibi.of(r, even);
+        second = second * p.q_k_factor - alibi.of(r, odd);
+      }
+    }
+  }
+
   /// logits -> exp2(logit - reference). Returns whether a row of the warp has a new reference.
   /// shrink: factor for earlier results then.
   __device__ __forceinline__ bool take(const ForwardParams& p, float (&logits)[B::kWalked / 2],
-                                       float (&shrink)[2], const typename B::Walk& walk) {
-    if constexpr (B::kHasCap) {
+                                       float (&shrink)[2], const typename B::Walk& walk,
+                                       RowPlace rows) {
+    if constexpr (B::kForm == LogitForm::capped) {
 #pragma unroll
       for (int i = 0; i < B::kWalked / 2; ++i)
-        logits[i] = p.softcap * tanh_with_slope(logits[i] * p.inverse_cap).value;
+        logits[i] = p.softcap * tanh_with_slope(logits[i] * p.q_k_factor).value;
+    } else if constexpr (B::kForm == LogitForm::alibi) {
+      add_alibi(p, logits, walk.row, rows);
     }
     hide_unseen(logits, walk, [&](int r) { return ranges.span(r, walk.end); });
 #pragma unroll

@@ -16,7 +16,7 @@ namespace cpscope::kernels::device {
 /// same stage.
 template <class Operand, int kQk_, int kV_, int kOwned_, int kWalked_, int kFirstStages_,
           int kSecondStages_, int kFactBytes_, int kExchangeBytes_, int kProducerRegisters_,
-          int kConsumerRegisters_, bool kHasCap_>
+          int kConsumerRegisters_, LogitForm kForm_ = LogitForm::plain>
 struct SplitBudget {
   static constexpr bool kHasOffsets = false;
   static constexpr bool kIsMx = std::is_same_v<Operand, MxAsBf16>;
@@ -25,7 +25,7 @@ struct SplitBudget {
   static constexpr int kQk = kQk_, kV = kV_, kOwned = kOwned_, kWalked = kWalked_;
   static constexpr int kFirstStages = kFirstStages_, kSecondStages = kSecondStages_;
   static constexpr int kFactBytes = kFactBytes_, kExchangeBytes = kExchangeBytes_;
-  static constexpr bool kHasCap = kHasCap_;
+  static constexpr LogitForm kForm = kForm_;
   static constexpr int kConsumers = 2;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kProducerRegisters = kProducerRegisters_;

@@ -33,7 +33,8 @@ namespace device {
 namespace {
 
 constexpr int kWalkedRows = kWarpgroupRows;
-using Facts = FactLayout<kWalkedRows>;
+template <LogitForm kForm>
+using Facts = FactLayout<kWalkedRows, kForm == LogitForm::alibi>;
 constexpr int kExchangedBytes = kWarpgroupRows * kWalkedRows * 4;
 
 /// The producer's first thread: loads the tiles.
@@ -82,11 +83,16 @@ __device__ __forceinline__ void fetch_queries(const SplitParams<B>& p, const Spl
 template <int kRows>
 struct GroupWalk {
   const ScheduledItem& item;
-  int32_t heads_left;
+  int32_t last_head, heads_left;
   RunWalk<kRows> rows;
 
   __device__ GroupWalk(const ScheduledItem& scheduled, const HeadRange& heads)
-      : item(scheduled), heads_left(heads.last - heads.first), rows(scheduled) {}
+      : item(scheduled),
+        last_head(heads.last),
+        heads_left(heads.last - heads.first),
+        rows(scheduled) {}
+
+  __device__ __forceinline__ int32_t head() const { return last_head - heads_left; }
 
   __device__ __forceinline__ bool next(const TileRun* runs) {
     for (; heads_left > 0; --heads_left) {
@@ -106,6 +112,7 @@ struct RoleConsumer {
   // True if the sums add the previous tile before this tile's product: with few stages they must be
   // freed soon; with more the sums run under the softmax. With a single stage this tile arrives
   // only after they have ended.
+  using Facts = device::Facts<B::kForm>;
   static constexpr bool kSumsFirst = B::kFirstStages < 3, kSumsAlone = B::kFirstStages == 1;
 
   const SplitParams<B>& p;
@@ -199,18 +206,27 @@ struct RoleConsumer {
   /// Turns S' into P', and passes P' times the cap's slope to the partner. With a cap in small
   /// pieces: there are no registers for the slopes of a whole tile.
   __device__ __forceinline__ void weigh_tile(float (&logits)[B::kWalked / 2], int32_t key,
-                                             bool is_masked) const {
-    constexpr int kPiece = B::kHasCap ? 2 : B::kWalked / 8;  // groups of 8 columns
+                                             int32_t head, bool is_masked) const {
+    constexpr bool kIsCapped = B::kForm == LogitForm::capped;
+    constexpr int kPiece = kIsCapped ? 2 : B::kWalked / 8;  // groups of 8 columns
     float slopes[4 * kPiece];
+    AlibiOfTwo alibi;
+    if constexpr (B::kForm == LogitForm::alibi)
+      alibi = alibi_log2(p, p.alibi.key_positions, key, head);
 #pragma unroll
     for (int first = 0; first < B::kWalked / 8; first += kPiece) {
 #pragma unroll
       for (int j = first; j < first + kPiece; ++j) {
         const FloatPair log2_lse = load_shared_pair(facts() + 32 * j);
+        IntPair positions{0, 0};
+        if constexpr (B::kForm == LogitForm::alibi)
+          positions = load_shared_int_pair(facts() + Facts::kPosition + 32 * j);
 #pragma unroll
         for (int i = 4 * j; i < 4 * j + 4; ++i) {
-          logits[i] = weigh<B::kHasCap>(p, logits[i], i % 2 == 0 ? log2_lse.x : log2_lse.y,
-                                        slopes[i - 4 * first]);
+          float subtracted = i % 2 == 0 ? log2_lse.x : log2_lse.y;
+          if constexpr (B::kForm == LogitForm::alibi)
+            subtracted += alibi.of(i / 2 % 2, i % 2 == 0 ? positions.x : positions.y);
+          logits[i] = weigh<B::kForm>(p, logits[i], subtracted, slopes[i - 4 * first]);
         }
       }
       if (is_masked) {
@@ -223,7 +239,7 @@ struct RoleConsumer {
         // The slope of an invisible pair may be a NaN.
         const auto crossing = [&](int i) {
           const float weight = logits[4 * j + i];
-          return !B::kHasCap || weight == 0.0f ? weight : weight * slopes[4 * (j - first) + i];
+          return !kIsCapped || weight == 0.0f ? weight : weight * slopes[4 * (j - first) + i];
         };
         store_shared_four(exchange + j * kWarpgroupThreads * 16,
                           {crossing(0), crossing(1), crossing(2), crossing(3)});
@@ -255,7 +271,8 @@ struct RoleConsumer {
 
   /// A tile, with the sums of the previous one at the same time or after.
   template <bool kIsFirst>
-  __device__ __forceinline__ void take_tile(int32_t key, const RunWalk<B::kWalked>& rows) {
+  __device__ __forceinline__ void take_tile(int32_t key, const GroupWalk<B::kWalked>& walk) {
+    const RunWalk<B::kWalked>& rows = walk.rows;
     const bool is_masked = rows.is_masked != 0;
     float tile[B::kWalked / 2];
     if constexpr (kIsFirst || kSumsAlone) {
@@ -277,7 +294,7 @@ struct RoleConsumer {
     }
     pin(tile);
     if constexpr (kMakesValues) {
-      weigh_tile(tile, key, is_masked);
+      weigh_tile(tile, key, walk.head(), is_masked);
     } else {
       release_d_out(num_walked);
       differentiate(tile, is_masked);
@@ -316,8 +333,8 @@ struct RoleConsumer {
       if (walk.next(p.tiles.runs)) {
         mbarrier_wait(at.owned_full, num_owned & 1);
         ++num_owned;
-        take_tile<true>(key, walk.rows);
-        while (walk.next(p.tiles.runs)) take_tile<false>(key, walk.rows);
+        take_tile<true>(key, walk);
+        while (walk.next(p.tiles.runs)) take_tile<false>(key, walk);
         // No more reads of K and V; the waits above were those of whole warps.
         if (is_elected()) mbarrier_arrive(at.owned_free);
         start_sums(num_walked - 1);
@@ -338,7 +355,7 @@ __global__ void __launch_bounds__(B::kThreads, 1)
     yield_registers<B::kProducerRegisters>();
     if (threadIdx.x == 0) fetch_queries<B>(p, at);
     if (threadIdx.x / 32 == 1) {
-      fetch_facts<B::kFirstStages, RunWalk<kWalkedRows>>(
+      fetch_facts<B::kFirstStages, RunWalk<kWalkedRows>, B::kForm == LogitForm::alibi>(
           p, TileScheduler(at.scheduler), {at.row_facts, at.first_full, at.first_free});
     }
     if (threadIdx.x / 32 == 2) TileScheduler(at.scheduler).schedule(p.tiles, p.counter);
@@ -353,17 +370,17 @@ __global__ void __launch_bounds__(B::kThreads, 1)
 }
 
 // head_dims, stationary and streamed rows, stages of Q and dO, registers.
-template <class T, bool kHasCap>
-using Budget192 = SplitBudget<T, 192, 128, kWarpgroupRows, kWalkedRows, 4, 4, Facts::kBytes,
-                              kExchangedBytes, 40, 232, kHasCap>;
-template <class T, bool kHasCap>
-using Budget256 = SplitBudget<T, 256, 256, kWarpgroupRows, kWalkedRows, 2, 2, Facts::kBytes,
-                              kExchangedBytes, 40, 232, kHasCap>;
+template <class T, LogitForm kForm>
+using Budget192 = SplitBudget<T, 192, 128, kWarpgroupRows, kWalkedRows, 4, 4, Facts<kForm>::kBytes,
+                              kExchangedBytes, 40, 232, kForm>;
+template <class T, LogitForm kForm>
+using Budget256 = SplitBudget<T, 256, 256, kWarpgroupRows, kWalkedRows, 2, 2, Facts<kForm>::kBytes,
+                              kExchangedBytes, 40, 232, kForm>;
 // mxfp8: Q and dO twice.
-using Blocks128 = SplitBudget<MxAsBf16, 128, 128, kWarpgroupRows, kWalkedRows, 2, 2, Facts::kBytes,
-                              kExchangedBytes, 40, 232, false>;
-using Blocks256 = SplitBudget<MxAsBf16, 256, 256, kWarpgroupRows, kWalkedRows, 1, 1, Facts::kBytes,
-                              kExchangedBytes, 40, 232, false>;
+using Blocks128 = SplitBudget<MxAsBf16, 128, 128, kWarpgroupRows, kWalkedRows, 2, 2,
+                              Facts<LogitForm::plain>::kBytes, kExchangedBytes, 40, 232>;
+using Blocks256 = SplitBudget<MxAsBf16, 256, 256, kWarpgroupRows, kWalkedRows, 1, 1,
+                              Facts<LogitForm::plain>::kBytes, kExchangedBytes, 40, 232>;
 
 template <class B>
 void launch_budget(const BackwardLaunch& launch, Stream stream) {
@@ -391,12 +408,12 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
                 p);
 }
 
-template <class T, bool kHasCap>
+template <class T, LogitForm kForm>
 void launch_head_dim(const BackwardLaunch& launch, Stream stream) {
   if (launch.shape.head_dim_qk <= 192 && launch.shape.head_dim_v <= 128) {
-    launch_budget<Budget192<T, kHasCap>>(launch, stream);
+    launch_budget<Budget192<T, kForm>>(launch, stream);
   } else {
-    launch_budget<Budget256<T, kHasCap>>(launch, stream);
+    launch_budget<Budget256<T, kForm>>(launch, stream);
   }
 }
 
@@ -414,15 +431,11 @@ void launch_hopper_wide_key_gradient(const BackwardLaunch& launch, Stream stream
                                       : device::launch_budget<device::Blocks256>(launch, stream);
   }
   if (launch.shape.is_fp8)
-    return device::launch_budget<device::Budget256<Fp8AsBf16, false>>(launch, stream);
-  const bool has_cap = launch.shape.softcap != 0.0f;
-  if (launch.shape.dtype == Dtype::bf16) {
-    has_cap ? device::launch_head_dim<Bf16, true>(launch, stream)
-            : device::launch_head_dim<Bf16, false>(launch, stream);
-  } else {
-    has_cap ? device::launch_head_dim<Fp16, true>(launch, stream)
-            : device::launch_head_dim<Fp16, false>(launch, stream);
-  }
+    return device::launch_budget<device::Budget256<Fp8AsBf16, LogitForm::plain>>(launch, stream);
+  with_logit_form(launch.shape, [&](auto form) {
+    launch.shape.dtype == Dtype::bf16 ? device::launch_head_dim<Bf16, form()>(launch, stream)
+                                      : device::launch_head_dim<Fp16, form()>(launch, stream);
+  });
 }
 
 }  // namespace cpscope::kernels

@@ -68,7 +68,7 @@ __device__ __forceinline__ void fetch_keys(const SplitParams<B>& p, const SplitS
 /// not spill because of it.
 template <class B>
 __device__ __forceinline__ int32_t shared_if_cheap(int32_t value) {
-  if constexpr (B::kQk <= 192 && !B::kHasCap) {
+  if constexpr (B::kQk <= 192 && B::kForm == LogitForm::plain) {
     return shared_by_warp(value);
   } else {
     return value;
@@ -85,6 +85,7 @@ struct QueryGradientConsumer {
   int num_walked = 0, num_owned = 0;     // taken
   uint32_t logit_grads[B::kWalked / 4];  // dS of the previous tile, in pairs
   float dq[B::kQk / 2];
+  AlibiOfTwo alibi;
 
   __device__ QueryGradientConsumer(const SplitParams<B>& params, const SplitShared<B>& shared,
                                    int consumer)
@@ -145,14 +146,30 @@ struct QueryGradientConsumer {
     if (is_elected()) mbarrier_arrive(at.second_free_at(num_walked));
   }
 
+  /// Positions of this thread's keys of a tile, from its first one on, with ALiBi.
+  __device__ __forceinline__ const int32_t* key_positions(const RunWalk<B::kWalked>& walk) const {
+    if constexpr (B::kForm != LogitForm::alibi) return nullptr;
+    return p.alibi.key_positions + walk.row + 2 * (threadIdx.x % 4);
+  }
+
+  /// What is subtracted from logit i of a tile. keys: positions of this thread's keys.
+  __device__ __forceinline__ float subtracted(const QueryRows& rows, int i,
+                                              const int32_t* keys) const {
+    const int r = (i / 2) & 1;
+    if constexpr (B::kForm == LogitForm::alibi)
+      return rows.log2_lse[r] + alibi.of(r, keys[i / 4 * 8 + i % 2]);
+    return rows.log2_lse[r];
+  }
+
   /// Turns logits into P times the cap's slope.
-  __device__ __forceinline__ void weigh_tile(const QueryRows& rows,
+  __device__ __forceinline__ void weigh_tile(const QueryRows& rows, const RunWalk<B::kWalked>& walk,
                                              float (&logits)[B::kWalked / 2]) const {
+    const int32_t* const keys = key_positions(walk);
 #pragma unroll
     for (int i = 0; i < B::kWalked / 2; ++i) {
       float slope;
-      const float weight = weigh<B::kHasCap>(p, logits[i], rows.log2_lse[(i / 2) & 1], slope);
-      logits[i] = B::kHasCap ? weight * slope : weight;
+      const float weight = weigh<B::kForm>(p, logits[i], subtracted(rows, i, keys), slope);
+      logits[i] = B::kForm == LogitForm::capped ? weight * slope : weight;
     }
   }
 
@@ -163,13 +180,13 @@ struct QueryGradientConsumer {
                                                 float (&logits)[B::kWalked / 2],
                                                 const float (&dp)[B::kWalked / 2],
                                                 const RunWalk<B::kWalked>& walk) const {
+    const int32_t* const keys = key_positions(walk);
 #pragma unroll
     for (int i = 0; i < B::kWalked / 2; ++i) {
-      const int r = (i / 2) & 1;
       float slope = 1.0f;
-      if (!kAreWeights) logits[i] = weigh<B::kHasCap>(p, logits[i], rows.log2_lse[r], slope);
-      logits[i] = slope_of<B>(p, logits[i], dp[i], rows.delta[r]);
-      if (B::kHasCap && !kAreWeights) logits[i] *= slope;
+      if (!kAreWeights) logits[i] = weigh<B::kForm>(p, logits[i], subtracted(rows, i, keys), slope);
+      logits[i] = slope_of<B>(p, logits[i], dp[i], rows.delta[(i / 2) & 1]);
+      if (B::kForm == LogitForm::capped && !kAreWeights) logits[i] *= slope;
     }
     if (walk.is_masked != 0) {
       const int32_t key = walk.row + 2 * (threadIdx.x % 4);
@@ -224,7 +241,7 @@ struct QueryGradientConsumer {
       pin(dq);
       pin(logits);
       release_keys(num_walked - 1);
-      weigh_tile(rows, logits);
+      weigh_tile(rows, walk, logits);
       wgmma_wait<0>();
       pin(dp);
       release_values();
@@ -286,6 +303,8 @@ struct QueryGradientConsumer {
       for (int i = 0; i < B::kQk / 2; ++i) dq[i] = 0.0f;
       if (tile.num_runs > 0) {
         QueryRows rows(p, first_row, item.head);
+        if constexpr (B::kForm == LogitForm::alibi)
+          alibi = alibi_log2(p, p.alibi.query_positions, first_row, item.head);
         mbarrier_wait(at.owned_full, num_owned & 1);
         ++num_owned;
         walk_tiles(item, rows, first_row);
@@ -318,13 +337,13 @@ __global__ void __launch_bounds__(B::kThreads, 1)
 // head_dims, stationary and streamed rows, stages of K and V, registers. Shared memory holds Q and
 // dO of head_dim 256 and three tiles of 64 keys besides: two of K, which dq reads last, and one of
 // V.
-template <class T, bool kHasCap>
-using Budget192 = SplitBudget<T, 192, 128, 128, 80, 3, 2, 0, 0, 24, 240, kHasCap>;
-template <class T, bool kHasCap>
-using Budget256 = SplitBudget<T, 256, 256, 128, 64, 2, 1, 0, 0, 24, 240, kHasCap>;
+template <class T, LogitForm kForm>
+using Budget192 = SplitBudget<T, 192, 128, 128, 80, 3, 2, 0, 0, 24, 240, kForm>;
+template <class T, LogitForm kForm>
+using Budget256 = SplitBudget<T, 256, 256, 128, 64, 2, 1, 0, 0, 24, 240, kForm>;
 // mxfp8: K twice.
-using Blocks128 = SplitBudget<MxAsBf16, 128, 128, 128, 64, 3, 2, 0, 0, 24, 240, false>;
-using Blocks256 = SplitBudget<MxAsBf16, 256, 256, 128, 32, 2, 1, 0, 0, 24, 240, false>;
+using Blocks128 = SplitBudget<MxAsBf16, 128, 128, 128, 64, 3, 2, 0, 0, 24, 240>;
+using Blocks256 = SplitBudget<MxAsBf16, 256, 256, 128, 32, 2, 1, 0, 0, 24, 240>;
 
 template <class B>
 void launch_budget(const BackwardLaunch& launch, Stream stream) {
@@ -349,13 +368,13 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
                 p);
 }
 
-template <class T, bool kHasCap>
+template <class T, LogitForm kForm>
 void launch_head_dim(const BackwardLaunch& launch, Stream stream) {
   const int32_t qk = launch.shape.head_dim_qk, v = launch.shape.head_dim_v;
   if (qk <= 192 && v <= 128) {
-    launch_budget<Budget192<T, kHasCap>>(launch, stream);
+    launch_budget<Budget192<T, kForm>>(launch, stream);
   } else {
-    launch_budget<Budget256<T, kHasCap>>(launch, stream);
+    launch_budget<Budget256<T, kForm>>(launch, stream);
   }
 }
 
@@ -368,8 +387,9 @@ TileShape hopper_wide_query_gradient_tile_shape(const AttentionShape& shape) {
     return {device::Blocks128::kOwned,
             is_up_to_128(shape) ? device::Blocks128::kWalked : device::Blocks256::kWalked};
   const bool is_192 = !shape.is_fp8 && shape.head_dim_qk <= 192 && shape.head_dim_v <= 128;
-  return {Budget256<Bf16, false>::kOwned,
-          is_192 ? Budget192<Bf16, false>::kWalked : Budget256<Bf16, false>::kWalked};
+  return {Budget256<Bf16, LogitForm::plain>::kOwned,
+          is_192 ? Budget192<Bf16, LogitForm::plain>::kWalked
+                 : Budget256<Bf16, LogitForm::plain>::kWalked};
 }
 
 void launch_hopper_wide_query_gradient(const BackwardLaunch& launch, Stream stream) {
@@ -379,15 +399,11 @@ void launch_hopper_wide_query_gradient(const BackwardLaunch& launch, Stream stre
                                       : device::launch_budget<device::Blocks256>(launch, stream);
   }
   if (launch.shape.is_fp8)
-    return device::launch_budget<device::Budget256<Fp8AsBf16, false>>(launch, stream);
-  const bool has_cap = launch.shape.softcap != 0.0f;
-  if (launch.shape.dtype == Dtype::bf16) {
-    has_cap ? device::launch_head_dim<Bf16, true>(launch, stream)
-            : device::launch_head_dim<Bf16, false>(launch, stream);
-  } else {
-    has_cap ? device::launch_head_dim<Fp16, true>(launch, stream)
-            : device::launch_head_dim<Fp16, false>(launch, stream);
-  }
+    return device::launch_budget<device::Budget256<Fp8AsBf16, LogitForm::plain>>(launch, stream);
+  with_logit_form(launch.shape, [&](auto form) {
+    launch.shape.dtype == Dtype::bf16 ? device::launch_head_dim<Bf16, form()>(launch, stream)
+                                      : device::launch_head_dim<Fp16, form()>(launch, stream);
+  });
 }
 
 }  // namespace cpscope::kernels

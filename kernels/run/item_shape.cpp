@@ -36,6 +36,8 @@ AttentionShape shape_of_heads(const Plan& plan, const ComputeItem& item) {
   shape.scale = static_cast<float>(attention.effective_scale());
   shape.softcap = static_cast<float>(attention.softcap);
   shape.has_terms = has_score_terms(attention);
+  shape.has_alibi_alone =
+      attention.alibi && attention.bias == BiasShape::none && attention.dropout == 0;
   shape.is_latent = attention.has_v_in_k();
   const std::optional<Fp8>& fp8 = plan.scenario.numerics.fp8;
   shape.is_fp8 = fp8.has_value();

@@ -24,7 +24,11 @@ int64_t bytes_of(const std::vector<T>& values) {
 }  // namespace
 
 TermStore::TermStore(const Plan& plan, RankArrays& arrays)
-    : plan_(plan), arrays_(arrays), is_on_(has_score_terms(plan.scenario.attention)) {
+    : plan_(plan),
+      arrays_(arrays),
+      is_on_(has_score_terms(plan.scenario.attention)),
+      has_places_(plan.scenario.attention.bias != BiasShape::none ||
+                  plan.scenario.attention.dropout > 0) {
   if (!is_on_) return;
   const Attention& attention = plan.scenario.attention;
   const Batch& batch = plan.scenario.batch;
@@ -32,8 +36,7 @@ TermStore::TermStore(const Plan& plan, RankArrays& arrays)
   const auto reserve = [&](const char* name, int64_t count, size_t size) {
     return arrays_.reserve(name, count * static_cast<int64_t>(size));
   };
-  slopes_ = reserve("ALiBi slopes", attention.heads, sizeof(float));
-  excess_ = reserve("keys minus queries", sequences, sizeof(int32_t));
+  if (attention.alibi) slopes_ = reserve("ALiBi slopes", attention.heads, sizeof(float));
   const bool has_bias = attention.bias != BiasShape::none;
   const bool has_dbias = has_bias && plan.scenario.numerics.backward;
   if (has_dbias || draws_by_item(attention)) {
@@ -52,20 +55,23 @@ TermStore::TermStore(const Plan& plan, RankArrays& arrays)
   for (const Direction direction : kDirections) {
     for (const ComputeItem& item : plan.pass(direction).computes) {
       if (item.num_slices == 0 || !arrays_.is_here(item.rank)) continue;
-      plan_places(item.q_tokens, Side::q);
-      plan_places(item.kv_tokens, Side::kv);
+      plan_list(item.q_tokens, Side::q);
+      plan_list(item.kv_tokens, Side::kv);
     }
   }
 }
 
-void TermStore::plan_places(RunListId tokens, Side side) {
+void TermStore::plan_list(RunListId tokens, Side side) {
   const bool is_new =
-      places_.emplace(std::pair{to_index(tokens), static_cast<int32_t>(side)}, DeviceMemory())
-          .second;
-  if (is_new) list_bytes_ += plan_.rows(tokens) * static_cast<int64_t>(sizeof(TermPlace));
+      lists_.try_emplace(std::pair{to_index(tokens), static_cast<int32_t>(side)}).second;
+  if (!is_new) return;
+  const int64_t rows = plan_.rows(tokens);
+  if (has_places_) list_bytes_ += rows * static_cast<int64_t>(sizeof(TermPlace));
+  if (slopes_ >= 0)
+    list_bytes_ += (rows + AlibiRows::kPositionPadding) * static_cast<int64_t>(sizeof(int32_t));
 }
 
-DeviceMemory TermStore::places_on_device(RunListId tokens, Side side, Stream stream) const {
+TermStore::TermList TermStore::list_on_device(RunListId tokens, Side side, Stream stream) const {
   std::vector<TermPlace> all(static_cast<size_t>(plan_.layout.slots.tokens_of(side)));
   const std::vector<SequenceSlot>& sequences = plan_.layout.slots.sequences;
   for (size_t sequence = 0; sequence < sequences.size(); ++sequence) {
@@ -79,9 +85,21 @@ DeviceMemory TermStore::places_on_device(RunListId tokens, Side side, Stream str
     for (int64_t token = run.begin; token < run.end; token += run.stride)
       places.push_back(all[static_cast<size_t>(token)]);
   }
-  DeviceMemory memory = to_device(places, stream);
-  wait_for_stream(stream);  // before the vector is freed
-  return memory;
+  const Batch& batch = plan_.scenario.batch;
+  std::vector<int32_t> positions;
+  for (const TermPlace& place : places) {
+    const auto sequence = static_cast<size_t>(place.sequence);
+    const int64_t excess = side == Side::kv || place.sequence < 0
+                               ? 0
+                               : batch.kv_lengths[sequence] - batch.lengths[sequence];
+    positions.push_back(place.position + static_cast<int32_t>(excess));
+  }
+  positions.resize(positions.size() + AlibiRows::kPositionPadding, 0);
+  TermList list;
+  if (has_places_) list.places = to_device(places, stream);
+  if (slopes_ >= 0) list.positions = to_device(positions, stream);
+  wait_for_stream(stream);  // before the vectors are freed
+  return list;
 }
 
 void TermStore::load(const RunInputs& inputs, Stream stream) {
@@ -92,21 +110,17 @@ void TermStore::load(const RunInputs& inputs, Stream stream) {
     if (array >= 0 && !values.empty())
       copy_to_device(arrays_.at(array), values.data(), bytes_of(values), stream);
   };
-  std::vector<int32_t> excess;
-  for (size_t sequence = 0; sequence < batch.lengths.size(); ++sequence)
-    excess.push_back(static_cast<int32_t>(batch.kv_lengths[sequence] - batch.lengths[sequence]));
   const auto slopes = as<float>(alibi_slopes(attention.heads));
   const auto bias = as<float>(inputs.bias.values);
   const auto lengths = as<int32_t>(batch.lengths), kv_lengths = as<int32_t>(batch.kv_lengths);
   put(slopes_, slopes);
-  put(excess_, excess);
   put(bias_, bias);
   put(lengths_, lengths);
   put(kv_lengths_, kv_lengths);
   put(first_cells_, cell_begins_);
   put(kept_, inputs.kept.is_kept);
-  for (auto& [key, memory] : places_)
-    memory = places_on_device(RunListId{key.first}, static_cast<Side>(key.second), stream);
+  for (auto& [key, list] : lists_)
+    list = list_on_device(RunListId{key.first}, static_cast<Side>(key.second), stream);
   wait_for_stream(stream);  // before the vectors are freed
 }
 
@@ -120,14 +134,18 @@ void TermStore::clear_gradient(Stream stream) {
 ScoreTermRows TermStore::of(const ComputeItem& item) const {
   const Attention& attention = plan_.scenario.attention;
   ScoreTermRows rows;
-  const auto places = [&](RunListId tokens, Side side) {
-    return places_.at({to_index(tokens), static_cast<int32_t>(side)}).as<TermPlace>();
+  const auto list_of = [&](RunListId tokens, Side side) -> const TermList& {
+    return lists_.at({to_index(tokens), static_cast<int32_t>(side)});
   };
-  rows.q_places = places(item.q_tokens, Side::q);
-  rows.kv_places = places(item.kv_tokens, Side::kv);
-  if (attention.alibi) {
-    rows.slopes = arrays_.at<float>(slopes_);
-    rows.excess = arrays_.at<int32_t>(excess_);
+  const TermList &queries = list_of(item.q_tokens, Side::q),
+                 &keys = list_of(item.kv_tokens, Side::kv);
+  if (has_places_) {
+    rows.q_places = queries.places.as<TermPlace>();
+    rows.kv_places = keys.places.as<TermPlace>();
+  }
+  if (slopes_ >= 0) {
+    rows.alibi = {arrays_.at<float>(slopes_), queries.positions.as<int32_t>(),
+                  keys.positions.as<int32_t>()};
   }
   if (bias_ >= 0) {
     const BiasExtents extents = bias_extents(attention, plan_.scenario.batch);

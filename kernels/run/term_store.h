@@ -32,18 +32,24 @@ class TermStore {
   void collect(Answer& answer, Stream stream) const;
 
  private:
-  void plan_places(RunListId tokens, Side side);
-  DeviceMemory places_on_device(RunListId tokens, Side side, Stream stream) const;
+  /// What the rows of a token list are to the terms, in device memory.
+  struct TermList {
+    DeviceMemory places;     // TermPlace, with bias or dropout
+    DeviceMemory positions;  // AlibiRows, with ALiBi
+  };
+
+  void plan_list(RunListId tokens, Side side);
+  TermList list_on_device(RunListId tokens, Side side, Stream stream) const;
 
   const Plan& plan_;
   RankArrays& arrays_;
-  const bool is_on_;
+  const bool is_on_, has_places_;
   int64_t list_bytes_ = 0;
-  int32_t bias_ = -1, dbias_ = -1, kept_ = -1;                  // arrays
-  int32_t slopes_ = -1, excess_ = -1, first_cells_ = -1;        // arrays
-  int32_t lengths_ = -1, kv_lengths_ = -1;                      // arrays
-  std::vector<int64_t> cell_begins_;                            // [sequence], and the end
-  std::map<std::pair<int32_t, int32_t>, DeviceMemory> places_;  // [RunListId, Side]
+  int32_t bias_ = -1, dbias_ = -1, kept_ = -1;             // arrays
+  int32_t slopes_ = -1, first_cells_ = -1;                 // arrays
+  int32_t lengths_ = -1, kv_lengths_ = -1;                 // arrays
+  std::vector<int64_t> cell_begins_;                       // [sequence], and the end
+  std::map<std::pair<int32_t, int32_t>, TermList> lists_;  // [RunListId, Side]
 };
 
 }  // namespace cpscope::kernels

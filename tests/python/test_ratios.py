@@ -34,7 +34,7 @@ def write_shape(folder, name="small", mask="padding_causal", attention="", batch
 VARIANTS = [("padding_causal", "", "lengths = [5, 40, 19]"), ("padding", "", "lengths = [5, 40, 19]"),
             ("padding_causal", "", "lengths = [5, 40, 19]\nslots = [8, 41, 30]"),
             ("causal", "window_size = [6, 0]", "lengths = [64]"), ("causal", "window_size = [6, -1]", "lengths = [64]"),
-            ("causal", "chunk_size = 24", "lengths = [64]"), ("no_mask", "", "lengths = [64]"), ("causal", "", "lengths = [64]"),
+            ("causal", "chunk_size = 24", "lengths = [64]"), ("padding_causal", "alibi = true", "lengths = [5, 40, 19]"), ("no_mask", "", "lengths = [64]"), ("causal", "", "lengths = [64]"),
             ("no_mask", "window_size = [3, 2]\nchunk_size = 7", "lengths = [9, 16]")]
 
 
@@ -60,6 +60,16 @@ def test_every_shape_of_the_bench_is_one_that_peers_are_asked_for():
     names = [shape.name for shape in shapes] + [f"{name}_p2p" for name in [*many_gpus.SHAPES.split(","), "fp8_causal_032k_kv32"]]
     for goal in goals:
         assert any(goal in figures.goals_of(goals, name, goal["pass"], "H200 H100") for name in names), goal
+
+
+def test_shapes_with_alibi_have_the_slopes_of_its_paper(tmp_path):
+    for file in sorted((ROOT / "tests/bench/alibi").glob("*.toml")):
+        shape, plain = Shape(file), Shape(ROOT / f"tests/bench/speed/{file.stem.removeprefix('alibi_')}.toml")
+        assert shape.has_alibi and not plain.has_alibi and shape.lengths == plain.lengths, file
+    shape = Shape(write_shape(tmp_path, attention="alibi = true"))
+    assert shape.slopes == [2 ** -2, 2 ** -4, 2 ** -6, 2 ** -8]
+    shape.heads = 3
+    assert shape.slopes == [2 ** -4, 2 ** -8, 2 ** -2]
 
 
 def test_scenarios_of_an_exchange_are_the_batch_of_their_name(program, tmp_path):
@@ -322,7 +332,7 @@ def peers():
     return peers
 
 
-@pytest.mark.parametrize("mask, attention, batch", VARIANTS[:8])
+@pytest.mark.parametrize("mask, attention, batch", VARIANTS[:9])
 def test_flex_answers_right_for_every_mask(peers, tmp_path, mask, attention, batch):
     shape = Shape(write_shape(tmp_path, mask=mask, attention=attention, batch=batch))
     problem = peers.Problem(shape, "cpu")

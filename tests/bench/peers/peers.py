@@ -76,7 +76,10 @@ class Problem:
             for first in range(0, length, 2048):
                 some = slice(first, min(first + 2048, length))
                 hidden = (keys < spans[some, :1]) | (keys >= spans[some, 1:])
-                weights = torch.softmax((q[h, some] @ k.T * scale).masked_fill(hidden, -torch.inf), 1).nan_to_num()
+                logits = q[h, some] @ k.T * scale
+                if self.shape.has_alibi:
+                    logits -= self.shape.slopes[heads.start + h] * (keys[some, None] - keys).abs()
+                weights = torch.softmax(logits.masked_fill(hidden, -torch.inf), 1).nan_to_num()
                 out[h, some] = weights @ v
                 d_weights = d_out[h, some] @ v.T
                 d_logits = weights * (d_weights - (weights * d_weights).sum(1, keepdim=True)) * scale
@@ -209,6 +212,14 @@ def mask_of(shape, device, padding_sees_padding=False):
     raise PeerError("FlexAttention is not asked for this mask")
 
 
+def alibi_of(shape, device):
+    """FlexAttention's way to add ALiBi; None without. Rows of one sequence are as far apart as in it."""
+    if not shape.has_alibi:
+        return None
+    slopes = torch.tensor(shape.slopes, device=device)
+    return lambda score, b, h, i, j: score - slopes[h] * (i - j).abs()
+
+
 def flash_block(shape):
     """Queries and keys of a block of the mask that FlashAttention-4's Hopper kernels take: their tiles of keys, 128, 96 above head_dim 128
     and 80 above 192, must divide it, or be made smaller for it."""
@@ -222,6 +233,8 @@ def flex_calls(problem, compiled, backend=None):
     arrange, packed = stretches(problem, shape.tokens)
     attend = compiled_flex() if compiled else flex_attention
     options = {"enable_gqa": shape.heads != shape.kv_heads, **({"kernel_options": {"BACKEND": backend}} if backend else {})}
+    if shape.has_alibi:
+        options["score_mod"] = alibi_of(shape, problem.device)
     block = flash_block(shape) if backend == "FLASH" else (128, 128)
 
     def call(padding_sees_padding):
@@ -259,6 +272,8 @@ PEERS = {
 def ask(peer, problem):
     """The peer's call that answers right, and its errors. PeerError says why there is none."""
     reason = None
+    if problem.shape.has_alibi and not peer.startswith("flex"):
+        raise PeerError("not asked for ALiBi")
     calls = PEERS[peer](problem)
     while True:
         try:

@@ -25,7 +25,7 @@ class Shape:
         for key in ("kv_lengths", "kv_slots", "generator"):
             if key in batch:
                 raise ValueError(f"{self.name}: peers are not asked for batch.{key}")
-        for key in ("softcap", "rope_theta"):
+        for key in ("softcap", "rope_theta", "bias", "dropout"):
             if attention.get(key):
                 raise ValueError(f"{self.name}: peers are not asked for attention.{key}")
         self.heads = attention["heads"]
@@ -34,6 +34,7 @@ class Shape:
         self.dim_v = attention.get("head_dim_v", self.dim_qk)
         self.is_causal = mask in CAUSAL
         self.is_packed = mask.startswith("padding")
+        self.has_alibi = attention.get("alibi", False)
         self.is_fp8 = scenario.get("numerics", {}).get("dtype") == "fp8"
         self.window = tuple(attention.get("window_size", (-1, -1)))  # keys to the left and right; -1: all
         self.chunk = attention.get("chunk_size", 0)
@@ -51,6 +52,13 @@ class Shape:
     @property
     def has_window(self):
         return max(self.window) >= 0
+
+    @property
+    def slopes(self):
+        """ALiBi's, of each query head (arXiv:2108.12409, its code for numbers of heads that are no power of two)."""
+        whole = 1 << self.heads.bit_length() - 1
+        found = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+        return found + [2 ** (-4 * (2 * i + 1) / whole) for i in range(self.heads - whole)]
 
     @property
     def begins(self):

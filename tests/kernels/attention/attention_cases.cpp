@@ -62,7 +62,16 @@ AttentionCase random_case(uint64_t seed, const CaseSpace& space) {
     item.slices.push_back(random_slice(shape.q_rows, shape.kv_rows, random));
   // Unknown, few or many: kernels select their tiles by it.
   shape.keys_per_row = pick(std::array<int64_t, 4>{0, 0, 50, 100'000});
+  if (std::uniform_real_distribution<double>(0, 1)(random) < space.share_alibi) add_alibi(item);
   return item;
+}
+
+void add_alibi(AttentionCase& item) {
+  kernels::AttentionShape& shape = item.shape;
+  shape.has_terms = shape.has_alibi_alone = true;
+  shape.softcap = 0.0f;
+  item.alibi =
+      draw_alibi(shape.q_rows, shape.kv_rows, shape.first_head + shape.num_heads, item.seed);
 }
 
 AttentionCase full_case(Dtype dtype, int32_t rows, int32_t head_dim_qk, int32_t head_dim_v) {

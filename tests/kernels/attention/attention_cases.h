@@ -13,11 +13,15 @@ struct CaseSpace {
   std::vector<std::pair<int32_t, int32_t>> dims = {{64, 64}};  // qk, v
   int32_t most_rows = 200;
   double share_softcap = 0.25;
+  double share_alibi = 0.0;  // instead of a cap
 };
 
 /// A compute item with random bands (several ranges in a row, rows and keys without a partner),
 /// grouped heads and sizes that tiles do not divide.
 AttentionCase random_case(uint64_t seed, const CaseSpace& space);
+
+/// Adds ALiBi to the case, instead of a cap.
+void add_alibi(AttentionCase& item);
 
 /// Every query sees every key, or all keys up to its own row.
 AttentionCase full_case(Dtype dtype, int32_t rows, int32_t head_dim_qk, int32_t head_dim_v);

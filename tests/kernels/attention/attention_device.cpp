@@ -202,6 +202,7 @@ void launch_case(kernels::Generation generation, const AttentionCase& item,
                      v = upload_rows(inputs.v, shape.dtype, keys);
   const kernels::TilesOnDevice tiles(list, nullptr);
   const DeviceBytes counter = DeviceBytes::holding(std::vector<int32_t>{0});
+  const AlibiOnDevice alibi(item.alibi, nullptr);
   const DeviceBytes parts(list.cut_tiles.empty() ? 1 : forward_part_bytes(shape, list));
   kernels::ForwardLaunch launch;
   launch.shape = shape;
@@ -213,6 +214,7 @@ void launch_case(kernels::Generation generation, const AttentionCase& item,
   launch.lse = static_cast<float*>(results.lse.data());
   launch.lse_row_stride = results.lse_stride();
   launch.max_logit = static_cast<float*>(results.max_logit.data());
+  launch.terms = alibi.terms();
   launch.query_tiles = tiles.view();
   launch.counter = static_cast<int32_t*>(counter.data());
   launch.parts = static_cast<float*>(parts.data());

@@ -25,9 +25,13 @@ struct Logit {
   double slope = 0.0;  // with respect to q.k
 };
 
-Logit logit_of(const kernels::AttentionShape& shape, const double* q, const double* k) {
+Logit logit_of(const AttentionCase& item, const AttentionInputs& inputs, int32_t q, int32_t head,
+               int32_t k) {
+  const kernels::AttentionShape& shape = item.shape;
   const double scale = shape.scale, cap = shape.softcap;
-  const double scaled = scale * dot(q, k, shape.head_dim_qk);
+  const double scaled =
+      scale * dot(inputs.q.at(q, head), inputs.k.at(k, item.kv_head(head)), shape.head_dim_qk);
+  if (item.alibi.is_on()) return {scaled + item.alibi.term(shape.first_head + head, q, k), scale};
   if (shape.softcap == 0.0f) return {scaled, scale};
   const double bent = std::tanh(scaled / cap);
   return {cap * bent, scale * (1.0 - bent * bent)};
@@ -55,7 +59,7 @@ void evaluate_row(const AttentionCase& item, const AttentionInputs& inputs, Prec
   for (int32_t k = 0; k < item.shape.kv_rows; ++k) {
     if (!item.sees(q, k)) continue;
     keys.push_back(k);
-    logits.push_back(logit_of(item.shape, inputs.q.at(q, head), inputs.k.at(k, kv_head)).value);
+    logits.push_back(logit_of(item, inputs, q, head, k).value);
     largest = std::max(largest, logits.back());
   }
   double& lse = answer.lse[static_cast<size_t>(q) * static_cast<size_t>(item.shape.num_heads) +
@@ -105,11 +109,11 @@ std::string describe(const AttentionCase& item) {
   const kernels::AttentionShape& shape = item.shape;
   std::string text = fmt::format(
       "{} q {} x {} heads from {}, kv {} x {} heads from {}, group {}, dims {}/{}, scale {}, cap "
-      "{}, seed {}\n",
+      "{}{}, seed {}\n",
       shape.dtype == Dtype::bf16 ? "bf16" : (shape.dtype == Dtype::fp16 ? "fp16" : "fp32"),
       shape.q_rows, shape.num_heads, shape.first_head, shape.kv_rows, shape.num_kv_heads,
       shape.first_kv_head, shape.group, shape.head_dim_qk, shape.head_dim_v, shape.scale,
-      shape.softcap, item.seed);
+      shape.softcap, item.alibi.is_on() ? ", ALiBi" : "", item.seed);
   for (const BandSlice& s : item.slices)
     text +=
         fmt::format("  q [{}, {}) k [{}, {}) lo {} hi {}\n", s.q0, s.q1, s.k0, s.k1, s.lo, s.hi);
@@ -166,7 +170,7 @@ BackwardAnswer evaluate_backward(const AttentionCase& item, const AttentionInput
       const double* d_out = inputs.d_out.at(q, head);
       for (int32_t k = 0; k < shape.kv_rows; ++k) {
         if (!item.sees(q, k)) continue;
-        const Logit logit = logit_of(shape, inputs.q.at(q, head), inputs.k.at(k, kv_head));
+        const Logit logit = logit_of(item, inputs, q, head, k);
         const double weight = std::exp(logit.value - forward.lse[place]);
         const double d_weight = dot(d_out, inputs.v.at(k, kv_head), shape.head_dim_v);
         const double used_weight = rounded(weight, precision, shape.dtype);

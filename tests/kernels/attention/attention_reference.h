@@ -2,6 +2,7 @@
 
 #include "kernels/dispatch/attention_dispatch.h"
 #include "sim/plan/band.h"
+#include "tests/kernels/attention/alibi_case.h"
 
 #include <cstdint>
 #include <string>
@@ -38,6 +39,7 @@ struct AttentionCase {
   kernels::AttentionShape shape;
   std::vector<BandSlice> slices;
   uint64_t seed = 0;  // of its inputs
+  AlibiCase alibi = {};
 
   bool sees(int32_t q, int32_t k) const;
   bool query_sees_any(int32_t q) const;

@@ -44,6 +44,7 @@ CappedLogit capped_logit_of(const GradientProblem& problem, int32_t q, int32_t h
       shape.scale * dot_from(problem.q, at(q, shape.num_heads, head, shape.head_dim_qk), problem.k,
                              at(k, shape.num_kv_heads, kv_head_of(shape, head), shape.head_dim_qk),
                              shape.head_dim_qk);
+  if (problem.alibi.is_on()) return {raw + problem.alibi.term(shape.first_head + head, q, k), 1.0};
   if (shape.softcap == 0.0f) return {raw, 1.0};
   const double t = std::tanh(raw / shape.softcap);
   return {shape.softcap * t, 1.0 - t * t};
@@ -132,10 +133,10 @@ std::vector<BandSlice> random_bands(int32_t q_rows, int32_t kv_rows, uint32_t se
 }
 
 GradientProblem make_gradient_problem(const AttentionShape& shape, std::vector<BandSlice> slices,
-                                      uint32_t seed) {
+                                      uint32_t seed, const tests::AlibiCase& alibi) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal;
-  GradientProblem problem{shape, std::move(slices), {}, {}, {}, {}, {}, {}};
+  GradientProblem problem{shape, std::move(slices), {}, {}, {}, {}, {}, {}, alibi};
   const auto fill = [&](std::vector<double>& to, int32_t rows, int32_t heads, int32_t head_dim) {
     to.resize(static_cast<size_t>(rows) * heads * head_dim);
     for (double& value : to) value = round_to(shape.dtype, normal(random));

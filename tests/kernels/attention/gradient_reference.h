@@ -2,6 +2,7 @@
 
 #include "kernels/dispatch/attention_dispatch.h"
 #include "sim/plan/band.h"
+#include "tests/kernels/attention/alibi_case.h"
 
 #include <cstdint>
 #include <vector>
@@ -16,11 +17,12 @@ struct GradientProblem {
   std::vector<double> q, k, v, d_out;  // [row, head, element], exact in the dtype
   std::vector<double> log2_lse;        // [head, q row]
   std::vector<double> delta;           // [head, q row]
+  tests::AlibiCase alibi;
 };
 
 /// A problem with random inputs; `slices` must not contain a pair twice.
 GradientProblem make_gradient_problem(const AttentionShape& shape, std::vector<BandSlice> slices,
-                                      uint32_t seed);
+                                      uint32_t seed, const tests::AlibiCase& alibi = {});
 
 /// Bands of random kind in an area of q_rows x kv_rows, with rows on both sides that have no
 /// partner; no pair is visible twice.

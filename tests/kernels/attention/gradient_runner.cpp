@@ -206,9 +206,11 @@ KernelGradients run_gradients(const GradientKernels& kernels, const GradientProb
   std::vector<uint8_t> uses;
   for (int32_t row = 0; row < shape.kv_rows; ++row) uses.push_back(wire_use(row));
   const DeviceMemory wire_uses = to_device(uses, stream);
+  const tests::AlibiOnDevice alibi(problem.alibi, stream);
 
   BackwardLaunch launch;
   launch.shape = shape;
+  launch.terms = alibi.terms();
   launch.q = q.rows;
   launch.k = k.rows;
   launch.v = shape.is_latent ? k.rows : v.rows;

@@ -52,6 +52,13 @@ TEST_F(HopperForward, HoldsHeadsUpTo256) {
   check_random(400, {.dims = {{256, 256}, {64, 256}, {200, 144}}, .most_rows = 250});
 }
 
+TEST_F(HopperForward, AddsAlibiAtEveryWidth) {
+  check_random(1400, {.dims = {{64, 64}, {40, 24}}, .most_rows = 420, .share_alibi = 1.0});
+  check_random(1500, {.dims = {{128, 128}, {100, 36}}, .most_rows = 300, .share_alibi = 1.0});
+  check_random(1600, {.dims = {{192, 128}, {136, 128}}, .most_rows = 300, .share_alibi = 1.0});
+  check_random(1700, {.dims = {{256, 256}, {200, 144}}, .most_rows = 250, .share_alibi = 1.0});
+}
+
 TEST_F(HopperForward, WalksWholeTilesWithoutAMask) {
   check(full_case(Dtype::bf16, 384, 128, 128));
   check(full_case(Dtype::fp16, 384, 64, 64));
@@ -203,6 +210,26 @@ TEST_F(HopperForward, RefusesWhatItCannotCompute) {
   EXPECT_NE(why_not_backward(Generation::sm90, shape), "");
 }
 
+TEST_F(HopperForward, LeavesOtherTermsThanAlibiToThePortableKernels) {
+  AttentionCase item = causal_case(Dtype::bf16, 10, 64, 64);
+  add_alibi(item);
+  EXPECT_EQ(why_not_forward(Generation::sm90, item.shape), "");
+  EXPECT_EQ(why_not_backward(Generation::sm90, item.shape), "");
+  const auto expect_refusal = [&](const char* part, auto change) {
+    AttentionShape shape = item.shape;
+    change(shape);
+    for (const std::string& reason :
+         {why_not_forward(Generation::sm90, shape), why_not_backward(Generation::sm90, shape)})
+      EXPECT_NE(reason.find(part), std::string::npos) << reason;
+    EXPECT_EQ(why_not_forward(Generation::portable, shape), "");
+  };
+  expect_refusal("bias", [](AttentionShape& shape) { shape.has_alibi_alone = false; });
+  expect_refusal("softcap", [](AttentionShape& shape) { shape.softcap = 2.0f; });
+  expect_refusal("FP8", [](AttentionShape& shape) { shape.is_fp8 = true; });
+  expect_refusal("latent", [](AttentionShape& shape) { shape.is_latent = true; });
+  EXPECT_NE(why_not_forward(Generation::sm100, item.shape), "");
+}
+
 TEST_F(HopperForward, TakesAnyScaleUnderACap) {
   AttentionCase item = causal_case(Dtype::bf16, 150, 40, 40);
   item.shape.scale = -0.25f;
@@ -277,6 +304,18 @@ TEST_F(HopperForward, MergesWithWhatStandsThereWhereItIsAskedTo) {
     }
   }
   EXPECT_GT(empty_rows, 100) << "rows that see nothing of the second half keep what they have";
+}
+
+// A tile holds rows of several heads, each with a slope of its own; and any scale will do.
+TEST_F(HopperForward, AddsAlibiOfEveryHeadOfATile) {
+  AttentionCase item = documents_case({40, 17, 3, 90, 33, 61, 1, 128, 20}, 4, 4, 8, 128);
+  add_alibi(item);
+  ASSERT_EQ(forward_tile_shape(Generation::sm90, item.shape).heads, 4);
+  check(item);
+  for (const float scale : {-0.25f, 0.0f}) {
+    item.shape.scale = scale;
+    check(item);
+  }
 }
 
 // Documents of few tokens: several heads in a tile, whose rows are not adjacent.

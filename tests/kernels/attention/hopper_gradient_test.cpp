@@ -32,7 +32,8 @@ const kernels::GradientKernels& hopper_for(uint64_t seed) {
 }
 
 kernels::GradientProblem gradient_problem_of(const AttentionCase& item) {
-  return make_gradient_problem(item.shape, item.slices, static_cast<uint32_t>(item.seed));
+  return make_gradient_problem(item.shape, item.slices, static_cast<uint32_t>(item.seed),
+                               item.alibi);
 }
 
 class HopperGradients : public Hopper {
@@ -194,6 +195,13 @@ TEST_F(HopperGradients, TakeACapAtEveryWidth) {
     item.shape.num_heads = item.shape.group = 2;
     check(item);
   }
+}
+
+TEST_F(HopperGradients, AddAlibiAtEveryWidth) {
+  check_random(1400, {.dims = {{64, 64}, {40, 24}}, .most_rows = 300, .share_alibi = 1.0});
+  check_random(1500, {.dims = {{128, 128}, {100, 36}}, .most_rows = 260, .share_alibi = 1.0});
+  check_random(1600, {.dims = {{192, 128}, {132, 3}}, .most_rows = 260, .share_alibi = 1.0});
+  check_random(1700, {.dims = {{256, 256}, {200, 144}}, .most_rows = 220, .share_alibi = 1.0});
 }
 
 // Products subtract lse before the scale is applied.

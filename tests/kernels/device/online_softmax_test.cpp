@@ -15,7 +15,7 @@
 namespace cpscope::kernels {
 namespace {
 
-using Budget = device::ForwardBudget<Fp16, 64, 64, 3, 128, 2, 2, 2, true, false, 32, 160, false>;
+using Budget = device::ForwardBudget<Fp16, 64, 64, 3, 128, 2, 2, 2, true, false, 32, 160>;
 
 constexpr float kReference = 3.0f;
 
@@ -59,7 +59,7 @@ TEST(OnlineSoftmax, KeepsWeightsWithinFp16HoweverManyKeysThereAre) {
 
 // ---- weights that become E4M3 codes -------------------------------------------------------------
 
-using Codes = device::ForwardBudget<E4m3, 128, 128, 3, 96, 3, 3, 1, false, false, 32, 160, false>;
+using Codes = device::ForwardBudget<E4m3, 128, 128, 3, 96, 3, 3, 1, false, false, 32, 160>;
 
 constexpr int kRows = 16;
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();

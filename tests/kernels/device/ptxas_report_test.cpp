@@ -49,7 +49,7 @@ std::string short_name(const std::string& mangled) {
       abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), &std::free);
   if (status != 0) return mangled;
   static const std::regex kNoise(
-      R"(cpscope::|kernels::|device::|\(anonymous namespace\)::|^void )");
+      R"(\([a-z:]*LogitForm\)|cpscope::|kernels::|device::|\(anonymous namespace\)::|^void )");
   std::string name = std::regex_replace(std::string(text.get()), kNoise, "");
   name = name.substr(0, name.rfind('('));
   std::erase(name, ' ');

@@ -8,6 +8,7 @@
 #include "tests/support/sweep.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -96,6 +97,28 @@ TEST(CudaExecutor, AddsBiasAndAlibiAndDropsTheWeightsThatTheOracleDrops) {
       EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
       EXPECT_TRUE(run->grade.tensors.back().name == "dbias") << run->grade.tensors.back().name;
     }
+  }
+}
+
+// Distances are those in a sequence, whatever a layout, a schedule or joined items make of the
+// rows.
+TEST(CudaExecutor, AddsAlibiWithoutOtherTermsInTheKernelsOfHopper) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  int32_t number = 0;
+  for (const char* type :
+       {"p2p", "a2a", "all_gather", "a2a+p2p", "group_cast", "pass_q", "mesh", "double_ring"}) {
+    Scenario scenario =
+        scenario_of_pieces(type, 4, std::array{24, 128, 192}[number % 3], "61, 30, 1", 4, 4);
+    scenario.attention.kv_heads = 2;
+    scenario.attention.alibi = true;
+    scenario.numerics.dtype = number % 2 == 0 ? Dtype::bf16 : Dtype::fp16;
+    ++number;
+    const auto run = run_graded_on(executor, scenario);
+    ASSERT_TRUE(run && run->output.ok()) << type << ": " << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+#ifdef CPSCOPE_EMULATED
+    EXPECT_EQ(run->output.value().kernels, "sm90") << type;
+#endif
   }
 }
 
@@ -317,6 +340,10 @@ TEST(CudaExecutor, StaysCleanOnASmallSuite) {
 #ifndef CPSCOPE_EMULATED
   scenarios.push_back(few_heads(8, 128, 2304, MaskType::no_mask));
   scenarios.push_back(few_heads(8, 64, 2304, MaskType::no_mask));
+  for (const int32_t head_dim : {64, 128, 192, 256}) {
+    scenarios.push_back(scenario_of_parts("p2p", head_dim));
+    scenarios.back().attention.alibi = true;
+  }
 #endif
   for (uint64_t seed = 7'200'000; seed < 7'200'000 + kSmallSuite; ++seed)
     scenarios.push_back(random_device_scenario(seed, 40, seed % 3 == 0));
