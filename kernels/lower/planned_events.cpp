@@ -21,6 +21,7 @@ std::vector<ItemEvent> split(const ItemEvent& event, const std::vector<JoinedPar
   std::vector<ItemEvent> events;
   for (const JoinedPart& part : parts) {
     ItemEvent& of = events.emplace_back(event);
+    if (events.size() > 1) of.cast_ns = 0;  // casts come first
     of.item.index = part.origin;
     of.start_ns = time_at(before);
     of.end_ns = time_at(before += part.visible_pairs);
@@ -57,6 +58,7 @@ std::vector<ItemEvent> planned_events(const LoweredPlan& lowered,
     ItemEvent& whole = wholes[entry->second].event;
     whole.start_ns = std::min(whole.start_ns, event.start_ns);
     whole.end_ns = std::max(whole.end_ns, event.end_ns);
+    whole.cast_ns += event.cast_ns;
   }
   std::vector<ItemEvent> planned;
   for (const Whole& whole : wholes) {

@@ -46,7 +46,9 @@ class DeviceRun {
                                     std::max(1, options.repeats) *
                                     (repeats_ahead(options) ? 2 : 1)),
         hazards_(plan_),
-        clock_(options.measures_items, transfer_stream_.get()) {}
+        clock_(options.measures_items, transfer_stream_.get()) {
+    engine_.report_casts_to(&clock_);
+  }
 
   /// Runs one direction for the requested number of repeats; returns the wall time of each. No work
   /// is pending before or after it. If items are measured, every repeat is followed by another one

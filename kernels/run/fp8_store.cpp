@@ -187,7 +187,7 @@ void Fp8Store::encode(const ComputeItem& item, CodeForm form, Fp8Numbers& number
   };
   numbers.k_codes = codes_of(k, kv_heads);
   numbers.v_codes = codes_of(v, kv_heads);
-  if (form == CodeForm::rows && codes.kept == item.kv && codes.heads == range) return;
+  if (form == CodeForm::rows && codes.keys == Kept{item.kv, range}) return;
   launch_code_rows({numbers.k, k, kv_rows, kv_heads, qk}, stream);
   if (form == CodeForm::turned_values) {
     const int32_t columns = code_columns(kv_rows);
@@ -198,17 +198,25 @@ void Fp8Store::encode(const ComputeItem& item, CodeForm form, Fp8Numbers& number
   } else {
     launch_code_rows({numbers.v, v, kv_rows, kv_heads, v_lanes}, stream);
   }
-  const bool is_kept = form == CodeForm::rows && item.kv == plan_.home[item.rank].kv;
-  codes.kept = is_kept ? item.kv : kNoBuffer;
-  codes.heads = range;
+  const HomeBuffers& home = plan_.home[item.rank];
+  codes.keys = form == CodeForm::rows && item.kv == home.kv ? Kept{item.kv, range} : Kept{};
   if (form == CodeForm::rows) return;
+  const bool is_backward = form == CodeForm::all_rows;
   auto* const q = arrays_.at<uint8_t>(codes.q);
   numbers.q_codes = codes_of(q, heads);
+  auto* const d_out = is_backward ? arrays_.at<uint8_t>(codes.d_out) : nullptr;
+  if (is_backward) numbers.d_out_codes = codes_of(d_out, heads);
+  const Kept queries{item.q, item.heads};
+  if (codes.queries == queries) return;
   launch_code_rows({numbers.q, q, rows, heads, qk}, stream);
-  if (form != CodeForm::all_rows) return;
-  auto* const d_out = arrays_.at<uint8_t>(codes.d_out);
-  numbers.d_out_codes = codes_of(d_out, heads);
-  launch_code_rows({numbers.d_out, d_out, rows, heads, v_lanes, numbers.gradients}, stream);
+  if (is_backward)
+    launch_code_rows({numbers.d_out, d_out, rows, heads, v_lanes, numbers.gradients}, stream);
+  const bool is_own = item.q == home.q && (!is_backward || item.d_out == home.d_out);
+  codes.queries = is_own ? queries : Kept{};
+}
+
+void Fp8Store::begin_pass() {
+  for (Codes& codes : codes_.values()) codes.queries = {};
 }
 
 void Fp8Store::load(const RunInputs& inputs, Stream stream) {
@@ -281,7 +289,7 @@ void Fp8Store::quantise(const Fp8Amax& amax, Stream stream) {
     numbers_.dk = scale_of(numbers_.gradients, history_.dk);
     numbers_.dv = scale_of(numbers_.gradients, history_.dv);
   }
-  for (Codes& codes : codes_.values()) codes.kept = kNoBuffer;
+  for (Codes& codes : codes_.values()) codes.keys = codes.queries = {};
   for (const RankId rank : plan_.home.ids()) {
     if (!arrays_.is_here(rank)) continue;
     const HomeBuffers& home = plan_.home[rank];

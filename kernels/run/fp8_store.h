@@ -47,6 +47,8 @@ class Fp8Store {
   void quantise(const Fp8Amax& amax, Stream stream);
   /// 1 / the scale of d_out; 1 with another dtype.
   float d_out_descale() const { return numbers_.d_out_descale; }
+  /// Called before each pass: codes of a rank's own queries are made once in it.
+  void begin_pass();
   /// FP8 of an item. Enqueues what the kernel reads of its rows: casts of mxfp8, or codes. Rows of
   /// codes of a rank's own keys, a cache, are made once.
   Fp8Numbers of(const ComputeItem& item, Direction direction, CodeForm codes, Stream stream);
@@ -71,12 +73,19 @@ class Fp8Store {
     int32_t turned_q = -1, turned_k = -1, turned_d_out = -1;
   };
 
+  /// Whose codes are in memory: heads of a buffer that does not change.
+  struct Kept {
+    BufferId buffer = kNoBuffer;
+    HeadRange heads;
+
+    friend bool operator==(const Kept&, const Kept&) = default;
+  };
   /// Codes of a rank's current item, for tensor cores.
   struct Codes {
     int64_t q_bytes = 0, k_bytes = 0, v_bytes = 0, d_out_bytes = 0;
     int32_t q = -1, k = -1, v = -1, d_out = -1;  // arrays
-    BufferId kept = kNoBuffer;  // whose keys they are, of `heads`, if these stay the same
-    HeadRange heads;
+    Kept keys;                                   // for passes to come
+    Kept queries;                                // in this pass; and d_out
   };
 
   void plan_blocks(RunListId tokens, Side side);

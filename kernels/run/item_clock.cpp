@@ -30,7 +30,14 @@ void ItemClock::keep_only(Direction direction, int32_t repeat) {
 void ItemClock::start(Stream stream) {
   if (!is_on_ || !is_turned_on_) return;
   open_ = std::make_shared<DeviceEvent>(true);
+  casts_end_.reset();
   record_event(open_->get(), stream);
+}
+
+void ItemClock::end_casts(Stream stream) {
+  if (!is_on_ || !is_turned_on_) return;
+  casts_end_ = std::make_shared<DeviceEvent>(true);
+  record_event(casts_end_->get(), stream);
 }
 
 void ItemClock::stop(const ItemId& item, RankId rank, StepId step, Stream stream) {
@@ -41,7 +48,8 @@ void ItemClock::stop_all(std::span<const ItemId> items, RankId rank, StepId step
   if (!is_on_ || !is_turned_on_) return;
   const auto end = std::make_shared<DeviceEvent>(true);
   record_event(end->get(), stream);
-  for (const ItemId& item : items) timed_.push_back({item, rank, step, repeat_, open_, end});
+  for (const ItemId& item : items)
+    timed_.push_back({item, rank, step, repeat_, open_, end, casts_end_});
 }
 
 std::vector<ItemEvent> ItemClock::read() {
@@ -49,9 +57,11 @@ std::vector<ItemEvent> ItemClock::read() {
   const auto since_zero = [&](const DeviceEvent& event) {
     return std::llround(milliseconds_between(zero_->get(), event.get()) * 1e6);
   };
-  for (const Timed& timed : timed_)
-    events.push_back(
-        {timed.item, timed.rank, timed.step, since_zero(*timed.start), since_zero(*timed.end)});
+  for (const Timed& timed : timed_) {
+    ItemEvent& event = events.emplace_back(ItemEvent{
+        timed.item, timed.rank, timed.step, since_zero(*timed.start), since_zero(*timed.end)});
+    if (timed.casts_end) event.cast_ns = since_zero(*timed.casts_end) - event.start_ns;
+  }
   std::stable_sort(events.begin(), events.end(),
                    [](const ItemEvent& a, const ItemEvent& b) { return a.start_ns < b.start_ns; });
   return events;

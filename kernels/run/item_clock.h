@@ -27,6 +27,8 @@ class ItemClock {
   /// Removes the times of a direction in other repeats.
   void keep_only(Direction direction, int32_t repeat);
   void start(Stream stream);
+  /// The casts of the item that has started end here.
+  void end_casts(Stream stream);
   void stop(const ItemId& item, RankId rank, StepId step, Stream stream);
   /// Ends the timing of items that ran together.
   void stop_all(std::span<const ItemId> items, RankId rank, StepId step, Stream stream);
@@ -39,11 +41,11 @@ class ItemClock {
     RankId rank;
     StepId step;
     int32_t repeat;
-    std::shared_ptr<DeviceEvent> start, end;
+    std::shared_ptr<DeviceEvent> start, end, casts_end;  // the last one may be missing
   };
   bool is_on_;
   bool is_turned_on_ = true;
-  std::shared_ptr<DeviceEvent> zero_, open_;
+  std::shared_ptr<DeviceEvent> zero_, open_, casts_end_;
   std::vector<Timed> timed_;
   int32_t repeat_ = -1;
 };

@@ -126,6 +126,7 @@ void RankDevice::start_clock() {
   select_device(device_);
   for (auto* clock : {&clock_, &piece_clock_})
     clock->emplace(options_.measures_items, transfer_stream());
+  engine_.report_casts_to(&*clock_);
 }
 
 std::vector<ItemEvent> RankDevice::events() {

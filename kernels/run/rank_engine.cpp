@@ -295,6 +295,7 @@ Generation RankEngine::backward_generation(const AttentionShape& shape) const {
 
 void RankEngine::begin_pass(int32_t pass) {
   pass_number_ = pass;
+  fp8_.begin_pass();
   for (auto& [out, statistics] : statistics_)
     std::fill(statistics.made_rows.begin(), statistics.made_rows.end(), -1);
   for (auto& [into, kept] : kept_) kept.merged.clear();
@@ -337,8 +338,10 @@ void RankEngine::compute_forward(const ComputeItem& item, Stream stream, bool sa
   launch.max_logit = arrays_.at<float>(max_logits_[item.rank]) + head;
   const Generation generation = forward_generation(launch.shape);
   Fp8Numbers fp8;
-  if (fp8_.is_on())
+  if (fp8_.is_on()) {
     fp8 = fp8_.of(item, Direction::forward, code_form(generation, launch.shape), stream);
+    if (clock_ != nullptr) clock_->end_casts(stream);
+  }
   launch.fp8 = &fp8;
   const TileShape tile = forward_tile_shape(generation, launch.shape);
   launch.query_tiles = tiles_.find(item, TileOwner::queries, tile);
@@ -369,8 +372,10 @@ void RankEngine::compute_backward(const ComputeItem& item, Stream stream, bool s
   launch.terms = &terms;
   Fp8Numbers fp8;
   const Generation generation = backward_generation(launch.shape);
-  if (fp8_.is_on())
+  if (fp8_.is_on()) {
     fp8 = fp8_.of(item, Direction::backward, gradient_code_form(generation, launch.shape), stream);
+    if (clock_ != nullptr) clock_->end_casts(stream);
+  }
   launch.fp8 = &fp8;
   launch.d_out = arrays_.rows(item.d_out, false, head);
   launch.d_out_descale = fp8_.d_out_descale();

@@ -5,6 +5,7 @@
 #include "kernels/rows/row_push.h"
 #include "kernels/run/expanded_rows.h"
 #include "kernels/run/fp8_store.h"
+#include "kernels/run/item_clock.h"
 #include "kernels/run/rank_arrays.h"
 #include "kernels/run/term_store.h"
 #include "kernels/run/tile_store.h"
@@ -92,6 +93,8 @@ class RankEngine {
   /// quantised with those of all ranks.
   Fp8Store& fp8() { return fp8_; }
 
+  /// Tells the clock when an item's casts end. The clock outlives all runs of items.
+  void report_casts_to(ItemClock* clock) { clock_ = clock; }
   /// Resets the data that a pass keeps between its items. `pass`: counts all passes; the value of
   /// flags of pieces.
   void begin_pass(int32_t pass = 0);
@@ -280,6 +283,7 @@ class RankEngine {
   ByDirection<InputFlags> inputs_;
   std::array<std::vector<int64_t>, 2> rotary_positions_;  // [Side][packed padded id]; RoPE only
   int32_t pass_number_ = 0;
+  ItemClock* clock_ = nullptr;
   std::map<int32_t, Statistics> statistics_;  // [BufferId of out]
   std::map<int32_t, int32_t> dq_sums_;        // [BufferId of dq in the dtype] array in fp32
   /// dk and dv of groups that are split into parts.

@@ -23,6 +23,7 @@ struct ItemEvent {
   StepId step{};
   int64_t start_ns = 0;
   int64_t end_ns = 0;
+  int64_t cast_ns = 0;  // of this time, before the kernels of attention: FP8 rows become codes
 };
 
 }  // namespace cpscope

@@ -42,6 +42,7 @@ struct Speed {
   double forward_ms = 0, backward_ms = 0;                       // whole pass, median of the repeats
   std::vector<double> forward_samples_ms, backward_samples_ms;  // [repeat] whole pass
   double forward_kernel_ms = 0, backward_kernel_ms = 0;         // while some rank computes
+  double forward_cast_ms = 0, backward_cast_ms = 0;             // of it FP8's casts, all ranks
   double forward_pairs = 0;                                     // (query, key, head) triples
   double forward_tflops = 0, backward_tflops = 0;               // of the kernels
   double pass_tflops = 0, backward_pass_tflops = 0;             // of the whole pass
@@ -110,6 +111,11 @@ void add_kernel_times(const RunOutput& output, const Attention& attention, Speed
   };
   speed.forward_kernel_ms = kernel_ms(Direction::forward);
   speed.backward_kernel_ms = kernel_ms(Direction::backward);
+  for (const ItemEvent& event : output.events) {
+    double& casts =
+        event.item.direction == Direction::forward ? speed.forward_cast_ms : speed.backward_cast_ms;
+    casts += static_cast<double>(event.cast_ns) * 1e-6;
+  }
   const double pairs = speed.forward_pairs / speed.gpus;
   const auto rate = [&](Direction direction, double ms) {
     return ms > 0 ? flops_per_pair(attention, direction) * pairs / ms * 1e-9 : 0.0;
@@ -259,6 +265,8 @@ Json speed_json(const Speed& speed) {
           {"backward_samples_ms", speed.backward_samples_ms},
           {"forward_kernel_ms", speed.forward_kernel_ms},
           {"backward_kernel_ms", speed.backward_kernel_ms},
+          {"forward_cast_ms", speed.forward_cast_ms},
+          {"backward_cast_ms", speed.backward_cast_ms},
           {"forward_tflops", speed.forward_tflops},
           {"backward_tflops", speed.backward_tflops},
           {"forward_pass_tflops", speed.pass_tflops},

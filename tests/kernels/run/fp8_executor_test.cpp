@@ -303,6 +303,27 @@ TEST(CudaFp8, GivesTheSameBitsTwiceAndInTheNextRepeat) {
   }
 }
 
+TEST(CudaFp8, TimesItsCastsAsAPartOfAnItem) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  for (const char* dtype : {"bf16", "fp8"}) {
+    Scenario scenario = fp8_scenario_of("p2p", {.recipe = Fp8Recipe::current}, 128, "200");
+    if (std::string_view(dtype) == "bf16") scenario.numerics.fp8.reset();
+    const auto plan = plan_unless_refused(scenario);
+    ASSERT_TRUE(plan);
+    const auto output =
+        executor.run(*plan, make_run_inputs(plan->plan(), true), {.measures_items = true});
+    ASSERT_TRUE(output.ok()) << to_text(output.error());
+    int32_t computes = 0;
+    for (const ItemEvent& event : output.value().events) {
+      const bool casts = event.item.kind == StageKind::compute && scenario.numerics.fp8;
+      computes += casts ? 1 : 0;
+      EXPECT_EQ(event.cast_ns > 0, casts) << event.cast_ns;
+      EXPECT_LT(event.cast_ns, event.end_ns - event.start_ns);
+    }
+    EXPECT_EQ(computes > 0, scenario.numerics.fp8.has_value());
+  }
+}
+
 /// The grade of a run whose executor got a quarter of one largest value.
 Grade grade_with_wrong(Executor& executor, double Fp8History::*member) {
   const CheckedPlan plan =
