@@ -6,10 +6,10 @@
 //   dq      P = exp(S - lse), dP = dO V^T, dS = cast(P (dP - delta) scale), dQ += dS K
 //   dk, dv  the same transposed: dV += cast(P)^T dO, dK += dS^T Q
 // The row sum is that of the weights before their cast; the running maximum is that of the keys up
-// to the tile's last one. Bias, ALiBi and dropout as in attention_terms.cu; a weight that is kept
-// is enlarged after its cast. With latent attention V is a part of K. mxfp8 casts dS in blocks
-// along the streamed rows, in shared memory. A block ends where its sequence, its padding or the
-// tile ends.
+// to the tile's last one. Bias, ALiBi and dropout as in attention_terms.cu, in the same instances;
+// a weight that is kept is enlarged after its cast. With latent attention V is a part of K. mxfp8
+// casts dS in blocks along the streamed rows, in shared memory. A block ends where its sequence,
+// its padding or the tile ends.
 //
 // Grid, block and shared memory: as attention_fp32.cu. Registers: at most 255 a thread.
 // Accuracy: sums in fp32; a cast rounds as sim/run/fp8.h.
@@ -45,36 +45,40 @@ WithFp8<Launch> with_fp8(const Launch& launch) {
   return given;
 }
 
-template <bool kHasTerms>
-__device__ __forceinline__ auto terms_of(const ScoreTermRows& rows) {
-  if constexpr (kHasTerms) {
-    return RowTerms{rows};
-  } else {
-    return NoTerms{};
-  }
-}
-
 __device__ __forceinline__ void scale_cells(float (&c)[4][4], float factor) {
 #pragma unroll
   for (int i = 0; i < 16; ++i) c[i / 4][i % 4] *= factor;
 }
 
-/// Writes the rows below `end` of the sums, each times its factor, and cast if `scale` is set.
+/// Casts the thread's own stored weights times `scale`, and multiplies them by `factor`. A loop
+/// that is not unrolled, because casts are long and would be most of the code.
+__device__ __forceinline__ void cast_own_weights(Fp32Tiles& tiles, Fp8Type type, float scale,
+                                                 float factor) {
+#pragma unroll 1
+  for (int i = 0; i < 16; ++i)
+    own_weight(tiles, i) = scale_to_fp8(type, own_weight(tiles, i), scale) * factor;
+}
+
+/// Writes the rows below `end` of the sums, each times its factor. If `scale` is set, each thread
+/// then casts what it has written, in a loop as above.
 template <int kLanes>
 __device__ __forceinline__ void store_cast_sums(const DeviceRows& to, int32_t head,
-                                                int32_t head_dim, float (&c)[4][kLanes / 16],
+                                                int32_t head_dim, const float (&c)[4][kLanes / 16],
                                                 int32_t begin, int32_t end,
                                                 const float (&factors)[4], Fp8Type type,
                                                 float scale) {
-  const float descale = scale == 0.0f ? 0.0f : 1.0f / scale;
-#pragma unroll
-  for (int i = 0; i < kLanes / 4; ++i) {
-    float& value = c[i % 4][i / 4];
-    value *= factors[i % 4];
-    if (scale != 0.0f) value = scale_to_fp8(type, value, scale) * descale;
+  store_sums<kLanes>(to, head, head_dim, c, begin, end, factors);
+  if (scale == 0.0f) return;
+  const float descale = 1.0f / scale;
+  const HeadRows<float> rows = rows_of_head<float>(to, head, head_dim);
+#pragma unroll 1
+  for (int32_t row = begin + thread_y(); row < end && row < begin + kFp32Rows; row += 16) {
+#pragma unroll 1
+    for (int32_t lane = thread_x() * 4; lane < rows.lanes; lane += 64) {
+      auto* const quad = const_cast<float*>(rows.first) + row * rows.stride + lane;
+      for (int e = 0; e < 4; ++e) quad[e] = scale_to_fp8(type, quad[e], scale) * descale;
+    }
   }
-  const float ones[4] = {1.0f, 1.0f, 1.0f, 1.0f};
-  store_sums<kLanes>(to, head, head_dim, c, begin, end, ones);
 }
 
 /// Casts the stored weights in blocks of columns with one number in `blocks`; columns are the rows
@@ -106,7 +110,7 @@ __device__ __forceinline__ void cast_column_blocks(Fp32Tiles& tiles, const int32
   }
 }
 
-template <int kLanes, bool kHasTerms>
+template <int kLanes>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     forward_fp8(const __grid_constant__ WithFp8<ForwardLaunch> given) {
   const ForwardLaunch& launch = given.launch;
@@ -120,22 +124,18 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   const Fp32Rows<Bf16> q = rows_from<Bf16>(fp8.q, item.head, qk, tile.begin, tile.end);
   OnlineSoftmax softmax;
   float out[4][kLanes / 16] = {}, factors[4];
-  const auto terms = terms_of<kHasTerms>(given.terms);
+  const RowTerms terms{given.terms};
   WalkedTile keys;
   while (item.walk.next(keys)) {
     float s[4][4];
     multiply_rows(s, q, rows_from<Bf16>(fp8.k, kv_head, qk, keys.begin, keys.end), tiles);
     scale_cells(s, fp8.descale * fp8.descale);
-    const TermCells<decltype(terms), false> cells{
-        terms, shape.first_head + item.head, tile.begin, keys.begin, tile.end, keys.end};
-    weigh_tile(shape, visible_cells(launch.query_tiles, shape.q_rows, tile, keys), cells, s,
-               softmax, factors);
+    const auto cells = query_tile_cells(launch, terms, item, keys, tiles);
+    weigh_tile(shape, cells, s, softmax, factors);
 #pragma unroll
     for (int i = 0; i < kLanes / 4; ++i) out[i % 4][i / 4] *= factors[i % 4];
-#pragma unroll
-    for (int i = 0; i < 16; ++i)
-      s[i / 4][i % 4] = scale_to_fp8(Fp8Type::e4m3, s[i / 4][i % 4], fp8.weights);
     put_weights(s, tiles);
+    cast_own_weights(tiles, Fp8Type::e4m3, fp8.weights, 1.0f);
     accumulate_rows<kLanes>(out, rows_from<Bf16>(fp8.v, kv_head, v, keys.begin, keys.end), tiles);
   }
   finish_rows(launch, item.head, tile, softmax, factors);
@@ -144,13 +144,11 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
                           Fp8Type::e4m3, fp8.out);
 }
 
-/// dS of a cell before its cast, or with one scale after it. `s`: P times the cap's slope; `d_p`:
-/// the gradient of P, after dropout.
-__device__ __forceinline__ float logit_slope(const AttentionShape& shape, const Fp8Numbers& fp8,
-                                             bool is_visible, float s, float d_p, float delta) {
-  const float d_s = s * (d_p - delta) * shape.scale;
-  if (!is_visible) return 0.0f;
-  return fp8.is_mx ? d_s : scale_to_fp8(fp8.gradients, d_s, fp8.d_logits);
+/// dS of a cell before its cast. `s`: P times the cap's slope; `change`: the gradient of P, after
+/// dropout, minus the row's delta.
+__device__ __forceinline__ float logit_slope(const AttentionShape& shape, bool is_visible, float s,
+                                             float change) {
+  return is_visible ? s * change * shape.scale : 0.0f;
 }
 
 /// The factor of sums of dS times q or k.
@@ -158,7 +156,18 @@ __device__ __forceinline__ float slope_factor(const Fp8Numbers& fp8) {
   return fp8.is_mx ? 1.0f : fp8.descale / fp8.d_logits;
 }
 
-template <int kLanes, bool kHasTerms>
+/// Casts the stored dS in blocks of columns, or with one scale and then times `factor`.
+__device__ __forceinline__ void cast_slopes(Fp32Tiles& tiles, const Fp8Numbers& fp8,
+                                            const int32_t* blocks, const WalkedTile& columns,
+                                            float factor) {
+  if (fp8.is_mx) {
+    cast_column_blocks(tiles, blocks, columns.begin, columns.end);
+  } else {
+    cast_own_weights(tiles, fp8.gradients, fp8.d_logits, factor);
+  }
+}
+
+template <int kLanes>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     query_gradient_fp8(const __grid_constant__ WithFp8<BackwardLaunch> given) {
   const BackwardLaunch& launch = given.launch;
@@ -174,31 +183,31 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   float log2_lse[4], delta[4];
   load_statistics(launch, item, log2_lse, delta);
   float dq[4][kLanes / 16] = {};
-  const auto terms = terms_of<kHasTerms>(given.terms);
+  const RowTerms terms{given.terms};
   const float d_p_factor = fp8.descale * fp8.d_out_descale * given.kept_scale;
   WalkedTile now;
   while (item.walk.next(now)) {
-    const uint32_t visible = visible_cells(launch.query_tiles, shape.q_rows, tile, now);
-    const TermCells<decltype(terms), false> cells{
-        terms, shape.first_head + item.head, tile.begin, now.begin, tile.end, now.end};
+    const auto cells = query_tile_cells(launch, terms, item, now, tiles);
     float s[4][4], d_p[4][4];
     multiply_rows(s, q, rows_from<Bf16>(fp8.k, kv_head, qk, now.begin, now.end), tiles);
     multiply_rows(d_p, d_out, rows_from<Bf16>(fp8.v, kv_head, v, now.begin, now.end), tiles);
     scale_cells(s, fp8.descale * fp8.descale);
+    scale_cells(d_p, d_p_factor);
+    cells.make_kept();
+#pragma unroll
+    for (int i = 0; i < 16; ++i) cells.scale_kept(d_p[i / 4][i % 4], i);
+    cells.make_added();
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      const bool is_visible = (visible >> i & 1) != 0;
-      float p, slope = d_p[i / 4][i % 4] * d_p_factor;
-      weigh_cell(shape, is_visible, log2_lse[i / 4], added_to(cells, is_visible, i),
-                 s[i / 4][i % 4], p);
-      scale_kept(cells, is_visible, i, slope);
-      if constexpr (kHasTerms) {
-        if (is_visible) cells.add_gradient(i / 4, i % 4, p * (slope - delta[i / 4]));
-      }
-      s[i / 4][i % 4] = logit_slope(shape, fp8, is_visible, s[i / 4][i % 4], slope, delta[i / 4]);
+      float p;
+      weigh_cell(shape, cells, i, log2_lse[i / 4], s[i / 4][i % 4], p);
+      const float change = d_p[i / 4][i % 4] - delta[i / 4];
+      cells.put_gradient(p * change, i);
+      s[i / 4][i % 4] = logit_slope(shape, cells.is_visible(i), s[i / 4][i % 4], change);
     }
+    cells.add_gradients();
     put_weights(s, tiles);
-    if (fp8.is_mx) cast_column_blocks(tiles, fp8.kv_blocks.numbers, now.begin, now.end);
+    cast_slopes(tiles, fp8, fp8.kv_blocks.numbers, now, 1.0f);
     accumulate_rows<kLanes>(dq, rows_from<Bf16>(fp8.turned_k, kv_head, qk, now.begin, now.end),
                             tiles);
   }
@@ -209,7 +218,7 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
 
 /// With latent attention dk is one sum for the gradients of K and V, so that their factors apply to
 /// the weights.
-template <int kLanes, bool kHasTerms>
+template <int kLanes>
 __global__ void __launch_bounds__(kFp32Threads, 1)
     key_gradient_fp8(const __grid_constant__ WithFp8<BackwardLaunch> given) {
   const BackwardLaunch& launch = given.launch;
@@ -224,42 +233,41 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   float dk[4][kLanes / 16] = {}, own_dv[4][kLanes / 16] = {};
   constexpr bool kIsLatent = kIsForLatent<kLanes>;
   auto& dv = kIsLatent ? dk : own_dv;
-  const auto terms = terms_of<kHasTerms>(given.terms);
+  const RowTerms terms{given.terms};
   const float d_p_factor = fp8.descale * fp8.d_out_descale * given.kept_scale;
   const float k_factor = slope_factor(fp8),
               v_factor = fp8.d_out_descale / fp8.weights * given.kept_scale;
   WalkedTile now;
   while (item.walk.next(now)) {
     const QueryColumns columns = load_columns(launch, tile, now);
-    const TermCells<decltype(terms), true> cells{
-        terms, shape.first_head + now.head, now.begin, tile.begin, now.end, tile.end};
+    const TermCells<RowTerms, true> cells{
+        terms,     tiles,      columns.visible, shape.first_head + now.head,
+        now.begin, tile.begin, now.end,         tile.end};
     float s[4][4], d_p[4][4], p[4][4];
     multiply_rows(s, keys, rows_from<Bf16>(fp8.q, now.head, qk, now.begin, now.end), tiles);
     scale_cells(s, fp8.descale * fp8.descale);
+    cells.make_added();
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const bool is_visible = (columns.visible >> i & 1) != 0;
-      weigh_cell(shape, is_visible, columns.log2_lse[i % 4], added_to(cells, is_visible, i),
-                 s[i / 4][i % 4], p[i / 4][i % 4]);
-      scale_kept(cells, is_visible, i, p[i / 4][i % 4]);
-      p[i / 4][i % 4] = scale_to_fp8(Fp8Type::e4m3, p[i / 4][i % 4], fp8.weights);
-      if (kIsLatent) p[i / 4][i % 4] *= v_factor;
-    }
+    for (int i = 0; i < 16; ++i)
+      weigh_cell(shape, cells, i, columns.log2_lse[i % 4], s[i / 4][i % 4], p[i / 4][i % 4]);
+    cells.make_kept();
+#pragma unroll
+    for (int i = 0; i < 16; ++i) cells.scale_kept(p[i / 4][i % 4], i);
     put_weights(p, tiles);
+    cast_own_weights(tiles, Fp8Type::e4m3, fp8.weights, kIsLatent ? v_factor : 1.0f);
     accumulate_rows<kLanes>(dv, rows_from<Bf16>(fp8.turned_d_out, now.head, v, now.begin, now.end),
                             tiles);
     multiply_rows(d_p, values, rows_from<Bf16>(fp8.d_out, now.head, v, now.begin, now.end), tiles);
+    scale_cells(d_p, d_p_factor);
+    cells.make_kept();
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      const bool is_visible = (columns.visible >> i & 1) != 0;
-      float slope = d_p[i / 4][i % 4] * d_p_factor;
-      scale_kept(cells, is_visible, i, slope);
-      s[i / 4][i % 4] =
-          logit_slope(shape, fp8, is_visible, s[i / 4][i % 4], slope, columns.delta[i % 4]);
-      if (kIsLatent) s[i / 4][i % 4] *= k_factor;
+      cells.scale_kept(d_p[i / 4][i % 4], i);
+      s[i / 4][i % 4] = logit_slope(shape, cells.is_visible(i), s[i / 4][i % 4],
+                                    d_p[i / 4][i % 4] - columns.delta[i % 4]);
     }
     put_weights(s, tiles);
-    if (fp8.is_mx) cast_column_blocks(tiles, fp8.q_blocks.numbers, now.begin, now.end);
+    cast_slopes(tiles, fp8, fp8.q_blocks.numbers, now, kIsLatent ? k_factor : 1.0f);
     accumulate_rows<kLanes>(dk, rows_from<Bf16>(fp8.turned_q, now.head, qk, now.begin, now.end),
                             tiles);
   }
@@ -274,47 +282,29 @@ __global__ void __launch_bounds__(kFp32Threads, 1)
   }
 }
 
-template <bool kHasTerms>
-void launch_forward_fp8(const ForwardLaunch& launch, Stream stream) {
-  launch_for_lanes(launch.shape, launch.query_tiles.num_work,
-                   {forward_fp8<64, kHasTerms>, forward_fp8<128, kHasTerms>,
-                    forward_fp8<256, kHasTerms>, forward_fp8<kMaxLatentDim, kHasTerms>},
-                   with_fp8(launch), stream);
-}
-
-template <bool kHasTerms>
-void launch_query_gradient_fp8(const BackwardLaunch& launch, Stream stream) {
-  launch_for_lanes(
-      launch.shape, launch.query_tiles.num_work,
-      {query_gradient_fp8<64, kHasTerms>, query_gradient_fp8<128, kHasTerms>,
-       query_gradient_fp8<256, kHasTerms>, query_gradient_fp8<kMaxLatentDim, kHasTerms>},
-      with_fp8(launch), stream);
-}
-
-template <bool kHasTerms>
-void launch_key_gradient_fp8(const BackwardLaunch& launch, Stream stream) {
-  launch_for_lanes(launch.shape, launch.key_tiles.num_work,
-                   {key_gradient_fp8<64, kHasTerms>, key_gradient_fp8<128, kHasTerms>,
-                    key_gradient_fp8<256, kHasTerms>, key_gradient_fp8<kMaxLatentDim, kHasTerms>},
-                   with_fp8(launch), stream);
-}
-
 }  // namespace
 }  // namespace device
 
 void launch_fp8_forward(const ForwardLaunch& launch, Stream stream) {
-  launch.shape.has_terms ? device::launch_forward_fp8<true>(launch, stream)
-                         : device::launch_forward_fp8<false>(launch, stream);
+  device::launch_for_lanes(launch.shape, launch.query_tiles.num_work,
+                           {device::forward_fp8<64>, device::forward_fp8<128>,
+                            device::forward_fp8<256>, device::forward_fp8<kMaxLatentDim>},
+                           device::with_fp8(launch), stream);
 }
 
 void launch_fp8_query_gradient(const BackwardLaunch& launch, Stream stream) {
-  launch.shape.has_terms ? device::launch_query_gradient_fp8<true>(launch, stream)
-                         : device::launch_query_gradient_fp8<false>(launch, stream);
+  device::launch_for_lanes(
+      launch.shape, launch.query_tiles.num_work,
+      {device::query_gradient_fp8<64>, device::query_gradient_fp8<128>,
+       device::query_gradient_fp8<256>, device::query_gradient_fp8<kMaxLatentDim>},
+      device::with_fp8(launch), stream);
 }
 
 void launch_fp8_key_gradient(const BackwardLaunch& launch, Stream stream) {
-  launch.shape.has_terms ? device::launch_key_gradient_fp8<true>(launch, stream)
-                         : device::launch_key_gradient_fp8<false>(launch, stream);
+  device::launch_for_lanes(launch.shape, launch.key_tiles.num_work,
+                           {device::key_gradient_fp8<64>, device::key_gradient_fp8<128>,
+                            device::key_gradient_fp8<256>, device::key_gradient_fp8<kMaxLatentDim>},
+                           device::with_fp8(launch), stream);
 }
 
 }  // namespace cpscope::kernels

@@ -5,9 +5,10 @@
 
 namespace cpscope::kernels {
 
-/// Attention with bias, ALiBi or dropout (launch.terms), inputs of any dtype. Every product is an
-/// fp32 fused multiply-add. head_dims up to 256, of latent attention, where dk is the gradient of K
-/// and V, up to kMaxLatentDim. Tiles are those of fp32_tile().
+/// Attention with bias, ALiBi or dropout (launch.terms, read if the shape has_terms), or of latent
+/// rows, inputs of any dtype. Every product is an fp32 fused multiply-add. head_dims up to 256. Of
+/// latent attention up to kMaxLatentDim: V is the first head_dim_v elements of K, whose rows are a
+/// launch's v too, and dk is the gradient of both; dv is not written. Tiles: fp32_tile().
 void launch_terms_forward(const ForwardLaunch& launch, Stream stream);
 /// Also adds to the gradient of the bias.
 void launch_terms_query_gradient(const BackwardLaunch& launch, Stream stream);

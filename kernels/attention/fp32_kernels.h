@@ -4,9 +4,10 @@
 #include "kernels/device/launch.h"
 
 #include <cstdint>
+#include <type_traits>
 
 /// Bodies of the kernels that multiply in fp32 whatever the inputs are: of attention_fp32.cu, and
-/// with bias, ALiBi and dropout of attention_terms.cu.
+/// with bias, ALiBi and dropout, or latent rows, of attention_terms.cu.
 namespace cpscope::kernels::device {
 
 template <int kLanes>
@@ -29,6 +30,23 @@ template <class T>
 __device__ __forceinline__ Fp32Rows<T> rows_from(const DeviceRows& rows, int32_t head,
                                                  int32_t head_dim, int32_t begin, int32_t end) {
   return {rows_of_head<T>(rows, head, head_dim), begin, end};
+}
+
+/// Rows of a launch in its dtype, which T is or which AnyElement takes from the shape.
+template <class T>
+__device__ __forceinline__ Fp32Rows<T> input_rows(const AttentionShape& shape,
+                                                  const DeviceRows& rows, int32_t head,
+                                                  int32_t head_dim, int32_t begin, int32_t end) {
+  if constexpr (std::is_same_v<T, AnyElement>) {
+    const int64_t bytes = shape.dtype == Dtype::fp32 ? 4 : 2;
+    const auto* const first = static_cast<const char*>(rows.data) + head * rows.head_stride * bytes;
+    return {{reinterpret_cast<const AnyElement*>(first), rows.row_stride, (head_dim + 7) / 8 * 8},
+            begin,
+            end,
+            shape.dtype};
+  } else {
+    return rows_from<T>(rows, head, head_dim, begin, end);
+  }
 }
 
 /// A CTA's work item: its tile, the tile's head, and its walk over the tiles of the other side.
@@ -87,53 +105,92 @@ __device__ __forceinline__ uint32_t visible_cells(const DeviceTiles& tiles, int3
 }
 
 /// The terms of the thread's cells in one tile. `kKeysAreRows`: c[i][j] is key row i, query column
-/// j.
+/// j. A loop computes them cell by cell, into the thread's own places of the weights, which are
+/// free between a product and put_weights(): unrolled, they would be most of the code.
 template <class Terms, bool kKeysAreRows>
 struct TermCells {
   static constexpr bool kAny = Terms::kAny;
   const Terms& terms;
+  Fp32Tiles& tiles;
+  uint32_t visible;           // bit i: cell number i is
   int32_t head;               // among all query heads
   int32_t q_begin, kv_begin;  // first rows of the tile's two sides
   int32_t q_end, kv_end;
 
-  __device__ __forceinline__ int32_t query(int i, int j) const {
-    return q_begin + (kKeysAreRows ? thread_x() + 16 * j : thread_y() + 16 * i);
+  __device__ __forceinline__ bool is_visible(int i) const { return (visible >> i & 1) != 0; }
+
+  /// Computes what add_to() adds to the logits, and what scale_kept() multiplies by.
+  __device__ __forceinline__ void make_added() const {
+    if constexpr (kAny) {
+      if (terms.adds()) make(0.0f, [&](int32_t q, int32_t k) { return terms.added(head, q, k); });
+    }
   }
-  __device__ __forceinline__ int32_t key(int i, int j) const {
-    return kv_begin + (kKeysAreRows ? thread_y() + 16 * i : thread_x() + 16 * j);
+  __device__ __forceinline__ void make_kept() const {
+    if constexpr (kAny) {
+      if (terms.drops()) make(1.0f, [&](int32_t q, int32_t k) { return terms.kept(head, q, k); });
+    }
   }
-  /// True if the cell is of two rows. Where nothing is masked, cells beyond them count as visible:
-  /// their sums are not written, but their terms must not be either.
-  __device__ __forceinline__ bool holds(int i, int j) const {
-    return query(i, j) < q_end && key(i, j) < kv_end;
+  __device__ __forceinline__ void add_to(float& logit, int i) const {
+    if constexpr (kAny) {
+      if (terms.adds()) logit += own_weight(tiles, i);
+    }
   }
-  __device__ __forceinline__ float added(int i, int j) const {
-    if (!holds(i, j)) return 0.0f;
-    return terms.added(head, query(i, j), key(i, j));
+  __device__ __forceinline__ void scale_kept(float& value, int i) const {
+    if constexpr (kAny) {
+      if (terms.drops()) value *= own_weight(tiles, i);
+    }
   }
-  __device__ __forceinline__ float kept(int i, int j) const {
-    if (!holds(i, j)) return 1.0f;
-    return terms.kept(head, query(i, j), key(i, j));
+  /// Takes the gradient of a cell's bias, which add_gradients() adds to the bias.
+  __device__ __forceinline__ void put_gradient(float gradient, int i) const {
+    if constexpr (kAny) {
+      if (terms.has_gradient()) own_weight(tiles, i) = gradient;
+    }
   }
-  __device__ __forceinline__ void add_gradient(int i, int j, float gradient) const {
-    if (holds(i, j)) terms.add_gradient(head, query(i, j), key(i, j), gradient);
+  __device__ __forceinline__ void add_gradients() const {
+    if constexpr (kAny) {
+      if (!terms.has_gradient()) return;
+#pragma unroll 1
+      for (int i = 0; i < 16; ++i)
+        if (holds(i)) terms.add_gradient(head, query(i), key(i), own_weight(tiles, i));
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int32_t query(int i) const {
+    return q_begin + (kKeysAreRows ? thread_x() + i % 4 * 16 : thread_y() + i / 4 * 16);
+  }
+  __device__ __forceinline__ int32_t key(int i) const {
+    return kv_begin + (kKeysAreRows ? thread_y() + i / 4 * 16 : thread_x() + i % 4 * 16);
+  }
+  /// True if the cell is visible and of two rows. Where nothing is masked, cells beyond them count
+  /// as visible: their sums are not written, but their terms must not be either.
+  __device__ __forceinline__ bool holds(int i) const {
+    return is_visible(i) && query(i) < q_end && key(i) < kv_end;
+  }
+  template <class Term>
+  __device__ __forceinline__ void make(float otherwise, const Term& term) const {
+#pragma unroll 1
+    for (int i = 0; i < 16; ++i)
+      own_weight(tiles, i) = holds(i) ? term(query(i), key(i)) : otherwise;
   }
 };
 
-/// What is added to the logit of cell number i.
-template <class Cells>
-__device__ __forceinline__ float added_to(const Cells& cells, bool is_visible, int i) {
-  if constexpr (Cells::kAny) return is_visible ? cells.added(i / 4, i % 4) : 0.0f;
-  return 0.0f;
-}
-
-/// Multiplies by the factor that dropout gives cell number i.
-template <class Cells>
-__device__ __forceinline__ void scale_kept(const Cells& cells, bool is_visible, int i,
-                                           float& value) {
-  if constexpr (Cells::kAny) {
-    if (is_visible) value *= cells.kept(i / 4, i % 4);
-  }
+/// The cells of a tile whose queries are the rows.
+template <class Launch, class Terms>
+__device__ __forceinline__ TermCells<Terms, false> query_tile_cells(const Launch& launch,
+                                                                    const Terms& terms,
+                                                                    const TileItem& item,
+                                                                    const WalkedTile& keys,
+                                                                    Fp32Tiles& tiles) {
+  const AttentionShape& shape = launch.shape;
+  return {terms,
+          tiles,
+          visible_cells(launch.query_tiles, shape.q_rows, item.tile, keys),
+          shape.first_head + item.head,
+          item.tile.begin,
+          keys.begin,
+          item.tile.end,
+          keys.end};
 }
 
 /// Maximum, and sum, over the 16 threads that share rows.
@@ -152,20 +209,19 @@ struct OnlineSoftmax {
   float sum[4] = {};                                                // of this thread's columns
 };
 
-/// Turns products into weights. Returns in `factors` the factors for earlier sums. `cell(i, j)`:
-/// the terms of a visible cell.
-template <class Cell>
-__device__ __forceinline__ void weigh_tile(const AttentionShape& shape, uint32_t visible,
-                                           const Cell& cell, float (&s)[4][4],
-                                           OnlineSoftmax& softmax, float (&factors)[4]) {
+/// Turns products into weights. Returns in `factors` the factors for earlier sums.
+template <class Cells>
+__device__ __forceinline__ void weigh_tile(const AttentionShape& shape, const Cells& cells,
+                                           float (&s)[4][4], OnlineSoftmax& softmax,
+                                           float (&factors)[4]) {
+  cells.make_added();
+#pragma unroll
   for (int i = 0; i < 4; ++i) {
     float tile_max = -kInfinity;
     for (int j = 0; j < 4; ++j) {
       s[i][j] = logit_of(shape, s[i][j]).value;
-      if constexpr (Cell::kAny) {
-        if ((visible >> (4 * i + j) & 1) != 0) s[i][j] += cell.added(i, j);
-      }
-      if ((visible >> (4 * i + j) & 1) != 0) tile_max = fmaxf(tile_max, s[i][j]);
+      cells.add_to(s[i][j], 4 * i + j);
+      if (cells.is_visible(4 * i + j)) tile_max = fmaxf(tile_max, s[i][j]);
     }
     const float max = fmaxf(softmax.max[i], max_over_columns(tile_max));
     // A row without a visible key so far keeps -inf; -inf - -inf must not arise.
@@ -174,13 +230,13 @@ __device__ __forceinline__ void weigh_tile(const AttentionShape& shape, uint32_t
     softmax.max[i] = max;
     softmax.sum[i] *= factors[i];
     for (int j = 0; j < 4; ++j) {
-      s[i][j] = (visible >> (4 * i + j) & 1) != 0 ? expf(s[i][j] - base) : 0.0f;
+      s[i][j] = cells.is_visible(4 * i + j) ? expf(s[i][j] - base) : 0.0f;
       softmax.sum[i] += s[i][j];
-      if constexpr (Cell::kAny) {
-        if ((visible >> (4 * i + j) & 1) != 0) s[i][j] *= cell.kept(i, j);
-      }
     }
   }
+  cells.make_kept();
+#pragma unroll
+  for (int i = 0; i < 16; ++i) cells.scale_kept(s[i / 4][i % 4], i);
 }
 
 /// Writes lse and max_logit. Returns in `factors` the factors that turn the sums of P V into the
@@ -213,20 +269,19 @@ __device__ __forceinline__ void run_forward_tile(const ForwardLaunch& launch, co
   TileItem item = query_tile_item(launch.query_tiles);
   const OwnedTile& tile = item.tile;
   const int32_t kv_head = kv_head_of(shape, item.head);
-  const Fp32Rows<T> q = rows_from<T>(launch.q, item.head, qk, tile.begin, tile.end);
+  const Fp32Rows<T> q = input_rows<T>(shape, launch.q, item.head, qk, tile.begin, tile.end);
   OnlineSoftmax softmax;
   float out[4][kLanes / 16] = {}, factors[4];
   WalkedTile keys;
   while (item.walk.next(keys)) {
     float s[4][4];
-    multiply_rows(s, q, rows_from<T>(launch.k, kv_head, qk, keys.begin, keys.end), tiles);
-    const TermCells<Terms, false> cells{
-        terms, shape.first_head + item.head, tile.begin, keys.begin, tile.end, keys.end};
-    weigh_tile(shape, visible_cells(launch.query_tiles, shape.q_rows, tile, keys), cells, s,
-               softmax, factors);
+    multiply_rows(s, q, input_rows<T>(shape, launch.k, kv_head, qk, keys.begin, keys.end), tiles);
+    const auto cells = query_tile_cells(launch, terms, item, keys, tiles);
+    weigh_tile(shape, cells, s, softmax, factors);
     for (int i = 0; i < kLanes / 4; ++i) out[i % 4][i / 4] *= factors[i % 4];
     put_weights(s, tiles);
-    accumulate_rows<kLanes>(out, rows_from<T>(launch.v, kv_head, v, keys.begin, keys.end), tiles);
+    accumulate_rows<kLanes>(out, input_rows<T>(shape, launch.v, kv_head, v, keys.begin, keys.end),
+                            tiles);
   }
   finish_rows(launch, item.head, tile, softmax, factors);
   store_sums<kLanes>(launch.out, item.head, v, out, tile.begin, tile.end, factors);
@@ -234,12 +289,13 @@ __device__ __forceinline__ void run_forward_tile(const ForwardLaunch& launch, co
 
 /// Computes P times the cap's slope in `s`, and P in `p`, from products and the row's statistics.
 /// Invisible cells weigh 0. They are selected, not multiplied, because their data may be NaN.
-/// `added`: to the logit.
-__device__ __forceinline__ void weigh_cell(const AttentionShape& shape, bool is_visible,
-                                           float log2_lse, float added, float& s, float& p) {
+/// i: the cell's number.
+template <class Cells>
+__device__ __forceinline__ void weigh_cell(const AttentionShape& shape, const Cells& cells, int i,
+                                           float log2_lse, float& s, float& p) {
   Fp32Logit logit = logit_of(shape, s);
-  logit.value += added;
-  p = is_visible ? exp2f(fmaf(logit.value, kLog2E, -log2_lse)) : 0.0f;
+  cells.add_to(logit.value, i);
+  p = cells.is_visible(i) ? exp2f(fmaf(logit.value, kLog2E, -log2_lse)) : 0.0f;
   s = p * logit.slope;
 }
 
@@ -252,33 +308,32 @@ __device__ __forceinline__ void run_query_gradient_tile(const BackwardLaunch& la
   TileItem item = query_tile_item(launch.query_tiles);
   const OwnedTile& tile = item.tile;
   const int32_t kv_head = kv_head_of(shape, item.head);
-  const Fp32Rows<T> q = rows_from<T>(launch.q, item.head, qk, tile.begin, tile.end);
-  const Fp32Rows<T> d_out = rows_from<T>(launch.d_out, item.head, v, tile.begin, tile.end);
+  const Fp32Rows<T> q = input_rows<T>(shape, launch.q, item.head, qk, tile.begin, tile.end);
+  const Fp32Rows<T> d_out = input_rows<T>(shape, launch.d_out, item.head, v, tile.begin, tile.end);
   float log2_lse[4], delta[4];
   load_statistics(launch, item, log2_lse, delta);
   float dq[4][kLanes / 16] = {};
   WalkedTile now;
   while (item.walk.next(now)) {
-    const Fp32Rows<T> keys = rows_from<T>(launch.k, kv_head, qk, now.begin, now.end);
-    const uint32_t visible = visible_cells(launch.query_tiles, shape.q_rows, tile, now);
-    const TermCells<Terms, false> cells{
-        terms, shape.first_head + item.head, tile.begin, now.begin, tile.end, now.end};
+    const Fp32Rows<T> keys = input_rows<T>(shape, launch.k, kv_head, qk, now.begin, now.end);
+    const auto cells = query_tile_cells(launch, terms, item, now, tiles);
     float s[4][4], d_p[4][4];
     multiply_rows(s, q, keys, tiles);
-    multiply_rows(d_p, d_out, rows_from<T>(launch.v, kv_head, v, now.begin, now.end), tiles);
+    multiply_rows(d_p, d_out, input_rows<T>(shape, launch.v, kv_head, v, now.begin, now.end),
+                  tiles);
+    cells.make_kept();
+#pragma unroll
+    for (int i = 0; i < 16; ++i) cells.scale_kept(d_p[i / 4][i % 4], i);
+    cells.make_added();
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      const bool is_visible = (visible >> i & 1) != 0;
       float p;
-      weigh_cell(shape, is_visible, log2_lse[i / 4], added_to(cells, is_visible, i),
-                 s[i / 4][i % 4], p);
-      scale_kept(cells, is_visible, i, d_p[i / 4][i % 4]);
-      const float d_s = s[i / 4][i % 4] * (d_p[i / 4][i % 4] - delta[i / 4]);
-      if constexpr (Terms::kAny) {
-        if (is_visible) cells.add_gradient(i / 4, i % 4, p * (d_p[i / 4][i % 4] - delta[i / 4]));
-      }
-      s[i / 4][i % 4] = is_visible ? d_s : 0.0f;
+      weigh_cell(shape, cells, i, log2_lse[i / 4], s[i / 4][i % 4], p);
+      const float change = d_p[i / 4][i % 4] - delta[i / 4];
+      cells.put_gradient(p * change, i);
+      s[i / 4][i % 4] = cells.is_visible(i) ? s[i / 4][i % 4] * change : 0.0f;
     }
+    cells.add_gradients();
     put_weights(s, tiles);
     accumulate_rows<kLanes>(dq, keys, tiles);
   }
@@ -323,35 +378,37 @@ __device__ __forceinline__ void run_key_gradient_tile(const BackwardLaunch& laun
   const int32_t qk = shape.head_dim_qk, v = shape.head_dim_v;
   TileItem item = key_tile_item(shape, launch.key_tiles);
   const OwnedTile& tile = item.tile;
-  const Fp32Rows<T> keys = rows_from<T>(launch.k, item.head, qk, tile.begin, tile.end);
-  const Fp32Rows<T> values = rows_from<T>(launch.v, item.head, v, tile.begin, tile.end);
+  const Fp32Rows<T> keys = input_rows<T>(shape, launch.k, item.head, qk, tile.begin, tile.end);
+  const Fp32Rows<T> values = input_rows<T>(shape, launch.v, item.head, v, tile.begin, tile.end);
   float dk[4][kLanes / 16] = {}, own_dv[4][kLanes / 16] = {};
   auto& dv = kIsLatent ? dk : own_dv;
   WalkedTile now;
   while (item.walk.next(now)) {
-    const Fp32Rows<T> q = rows_from<T>(launch.q, now.head, qk, now.begin, now.end);
-    const Fp32Rows<T> d_out = rows_from<T>(launch.d_out, now.head, v, now.begin, now.end);
+    const Fp32Rows<T> q = input_rows<T>(shape, launch.q, now.head, qk, now.begin, now.end);
+    const Fp32Rows<T> d_out = input_rows<T>(shape, launch.d_out, now.head, v, now.begin, now.end);
     const QueryColumns columns = load_columns(launch, tile, now);
     const TermCells<Terms, true> cells{
-        terms, shape.first_head + now.head, now.begin, tile.begin, now.end, tile.end};
+        terms,     tiles,      columns.visible, shape.first_head + now.head,
+        now.begin, tile.begin, now.end,         tile.end};
     float s[4][4], d_p[4][4], p[4][4];
     multiply_rows(s, keys, q, tiles);
+    cells.make_added();
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const bool is_visible = (columns.visible >> i & 1) != 0;
-      weigh_cell(shape, is_visible, columns.log2_lse[i % 4], added_to(cells, is_visible, i),
-                 s[i / 4][i % 4], p[i / 4][i % 4]);
-      scale_kept(cells, is_visible, i, p[i / 4][i % 4]);
-    }
+    for (int i = 0; i < 16; ++i)
+      weigh_cell(shape, cells, i, columns.log2_lse[i % 4], s[i / 4][i % 4], p[i / 4][i % 4]);
+    cells.make_kept();
+#pragma unroll
+    for (int i = 0; i < 16; ++i) cells.scale_kept(p[i / 4][i % 4], i);
     put_weights(p, tiles);
     accumulate_rows<kLanes>(dv, d_out, tiles);
     multiply_rows(d_p, values, d_out, tiles);
+    cells.make_kept();
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      scale_kept(cells, (columns.visible >> i & 1) != 0, i, d_p[i / 4][i % 4]);
+      cells.scale_kept(d_p[i / 4][i % 4], i);
       float d_s = s[i / 4][i % 4] * (d_p[i / 4][i % 4] - columns.delta[i % 4]);
       if (kIsLatent) d_s *= shape.scale;
-      s[i / 4][i % 4] = (columns.visible >> i & 1) != 0 ? d_s : 0.0f;
+      s[i / 4][i % 4] = cells.is_visible(i) ? d_s : 0.0f;
     }
     put_weights(s, tiles);
     accumulate_rows<kLanes>(dk, q, tiles);
@@ -361,14 +418,6 @@ __device__ __forceinline__ void run_key_gradient_tile(const BackwardLaunch& laun
   const float ones[4] = {1.0f, 1.0f, 1.0f, 1.0f};
   store_sums<kLanes>(launch.dk, item.head, qk, dk, tile.begin, tile.end, scales);
   if (!kIsLatent) store_sums<kLanes>(launch.dv, item.head, v, dv, tile.begin, tile.end, ones);
-}
-
-/// Calls launch(T{}) for the element type of the inputs.
-template <class LaunchAs>
-void launch_as(Dtype dtype, LaunchAs launch) {
-  if (dtype == Dtype::bf16) return launch(Bf16{});
-  if (dtype == Dtype::fp16) return launch(Fp16{});
-  launch(0.0f);
 }
 
 inline constexpr auto kFp32SharedBytes = static_cast<int32_t>(sizeof(Fp32Tiles));

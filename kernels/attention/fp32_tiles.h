@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 /// Products of 64-row tiles of fp32 for a CTA of 256 threads. Thread t is (y, x) = (t / 16, t %
 /// 16). In a 64x64 product, c[i][j] is row y + 16 i, column x + 16 j. In a sum of rows, c[i][4 j +
@@ -36,13 +37,46 @@ __device__ __forceinline__ Quad quad_at(const float* from) {
 __device__ __forceinline__ int32_t thread_y() { return static_cast<int32_t>(threadIdx.x) / 16; }
 __device__ __forceinline__ int32_t thread_x() { return static_cast<int32_t>(threadIdx.x) % 16; }
 
+/// Element type of rows that tell theirs when the kernel runs, so that one instance is for all.
+struct AnyElement {};
+
 /// Rows of one head from `begin` on. Rows from `end` on count as 0 and are not read.
 template <class T>
 struct Fp32Rows {
   HeadRows<T> head;
   int32_t begin = 0;
   int32_t end = 0;
+  Dtype dtype = Dtype::fp32;  // of AnyElement
 };
+
+/// Stages four adjacent elements: widened if they have 16 bits, else by an asynchronous copy.
+template <class T>
+__device__ __forceinline__ void stage_quad(float* to, const T* from, bool is_there) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    copy_async_16(shared_address(to), from, is_there);
+  } else {
+    struct alignas(8) Four {
+      T of[4];
+    };
+    const Four four = is_there ? *reinterpret_cast<const Four*>(from) : Four{};
+    for (int e = 0; e < 4; ++e) to[e] = to_float(four.of[e]);
+  }
+}
+
+/// Stages four elements of the rows, from number `at` on.
+template <class T>
+__device__ __forceinline__ void stage_from(float* to, const Fp32Rows<T>& rows, int64_t at,
+                                           bool is_there) {
+  if constexpr (!std::is_same_v<T, AnyElement>) {
+    stage_quad(to, rows.head.first + at, is_there);
+  } else if (rows.dtype == Dtype::bf16) {
+    stage_quad(to, reinterpret_cast<const Bf16*>(rows.head.first) + at, is_there);
+  } else if (rows.dtype == Dtype::fp16) {
+    stage_quad(to, reinterpret_cast<const Fp16*>(rows.head.first) + at, is_there);
+  } else {
+    stage_quad(to, reinterpret_cast<const float*>(rows.head.first) + at, is_there);
+  }
+}
 
 /// Starts copying kLanes elements of 64 rows, from element `lane` on; 16-bit elements are widened,
 /// which ends before the call does.
@@ -53,14 +87,8 @@ __device__ __forceinline__ void stage_rows(float* to, const Fp32Rows<T>& rows, i
   for (int i = 0; i < kFp32Rows * kQuads / kFp32Threads; ++i) {
     const int32_t number = i * kFp32Threads + static_cast<int32_t>(threadIdx.x);
     const int32_t row = number / kQuads, quad = number % kQuads * 4;
-    const bool is_there = rows.begin + row < rows.end && lane + quad < rows.head.lanes;
-    const T* from = rows.head.first + (rows.begin + row) * rows.head.stride + lane + quad;
-    if constexpr (sizeof(T) == sizeof(float)) {
-      copy_async_16(shared_address(to + row * kStride + quad), from, is_there);
-    } else {
-      for (int e = 0; e < 4; ++e)
-        to[row * kStride + quad + e] = is_there ? to_float(from[e]) : 0.0f;
-    }
+    stage_from(to + row * kStride + quad, rows, (rows.begin + row) * rows.head.stride + lane + quad,
+               rows.begin + row < rows.end && lane + quad < rows.head.lanes);
   }
 }
 
@@ -92,12 +120,16 @@ __device__ __forceinline__ void multiply_rows(float (&c)[4][4], const Fp32Rows<T
   }
 }
 
+/// The thread's place for c[i / 4][i % 4] among the weights. From a product to put_weights() no
+/// other thread reads it.
+__device__ __forceinline__ float& own_weight(Fp32Tiles& tiles, int i) {
+  return tiles.weights[(thread_y() + i / 4 * 16) * kFp32WideStride + thread_x() + i % 4 * 16];
+}
+
 /// Stores weights for accumulate_rows(). The barriers of a product lie between two calls.
 __device__ __forceinline__ void put_weights(const float (&c)[4][4], Fp32Tiles& tiles) {
 #pragma unroll
-  for (int i = 0; i < 16; ++i)
-    tiles.weights[(thread_y() + i / 4 * 16) * kFp32WideStride + thread_x() + i % 4 * 16] =
-        c[i / 4][i % 4];
+  for (int i = 0; i < 16; ++i) own_weight(tiles, i) = c[i / 4][i % 4];
 }
 
 /// c += weights b.

@@ -43,6 +43,12 @@ struct RowTerms {
   static constexpr bool kAny = true;
   const ScoreTermRows& rows;
 
+  __device__ __forceinline__ bool adds() const {
+    return rows.alibi.slopes != nullptr || rows.bias != nullptr;
+  }
+  __device__ __forceinline__ bool drops() const { return rows.threshold != 0; }
+  __device__ __forceinline__ bool has_gradient() const { return rows.dbias != nullptr; }
+
   __device__ __forceinline__ float added(int32_t head, int32_t q_row, int32_t kv_row) const {
     float sum = 0.0f;
     if (rows.alibi.slopes != nullptr) {

@@ -4,7 +4,6 @@
 #include "kernels/attention/attention_forward.h"
 #include "kernels/attention/attention_fp32.h"
 #include "kernels/attention/attention_fp8.h"
-#include "kernels/attention/attention_latent.h"
 #include "kernels/attention/attention_terms.h"
 #include "kernels/attention/key_gradient.h"
 #include "kernels/attention/part_sums.h"
@@ -33,6 +32,9 @@ namespace {
 bool is_fp32(const AttentionShape& shape) {
   return shape.dtype == Dtype::fp32 || shape.has_terms || shape.is_fp8 || shape.is_latent;
 }
+
+/// True for the kernels of attention_terms.cu, which have an instance for latent rows.
+bool takes_terms_kernel(const AttentionShape& shape) { return shape.has_terms || shape.is_latent; }
 
 /// Empty, or why no kernel of any generation supports the shape.
 std::string why_not_at_all(const AttentionShape& shape) {
@@ -158,8 +160,7 @@ void launch_forward(Generation generation, const ForwardLaunch& launch, Stream s
   }
   if (generation == Generation::sm100) return launch_blackwell_forward(launch, stream);
   if (launch.shape.is_fp8) return launch_fp8_forward(launch, stream);
-  if (launch.shape.has_terms) return launch_terms_forward(launch, stream);
-  if (launch.shape.is_latent) return launch_latent_forward(launch, stream);
+  if (takes_terms_kernel(launch.shape)) return launch_terms_forward(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_forward(launch, stream);
   launch_portable_forward(launch, stream);
 }
@@ -174,8 +175,7 @@ void launch_query_gradient(Generation generation, const BackwardLaunch& launch, 
                                   : launch_hopper_wide_query_gradient(launch, stream);
   }
   if (launch.shape.is_fp8) return launch_fp8_query_gradient(launch, stream);
-  if (launch.shape.has_terms) return launch_terms_query_gradient(launch, stream);
-  if (launch.shape.is_latent) return launch_latent_query_gradient(launch, stream);
+  if (takes_terms_kernel(launch.shape)) return launch_terms_query_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_query_gradient(launch, stream);
   launch_portable_query_gradient(launch, stream);
 }
@@ -201,8 +201,7 @@ void launch_key_gradient(Generation generation, const BackwardLaunch& launch, St
   CPSCOPE_CHECK(launch.key_tiles.group_parts == 1, "only Hopper's kernels take groups in parts",
                 launch.key_tiles.group_parts, launch.shape.group);
   if (launch.shape.is_fp8) return launch_fp8_key_gradient(launch, stream);
-  if (launch.shape.has_terms) return launch_terms_key_gradient(launch, stream);
-  if (launch.shape.is_latent) return launch_latent_key_gradient(launch, stream);
+  if (takes_terms_kernel(launch.shape)) return launch_terms_key_gradient(launch, stream);
   if (is_fp32(launch.shape)) return launch_fp32_key_gradient(launch, stream);
   launch_portable_key_gradient(launch, stream);
 }

@@ -20,7 +20,7 @@
 // index of the other hold the same pairs, one writes P in fp32, the other dS, rounded, in its
 // place. A half of a streamed tile is loaded again as soon as both have read it.
 //
-// Ladder: v1 is the portable kernel (attention_latent.cu, products in fp32); this one is v2.
+// Ladder: v1 is the portable kernel (attention_terms.cu, products in fp32); this one is v2.
 // Grid: one CTA per SM, work fetched with a counter; 128 threads for the producer and for each
 // consumer. Shared memory: 227 KiB, a single stage of streamed rows. Limit: a tile of 64 x 64 of dk
 // takes 4352 clocks of products, and its 136 KiB of Q and dO come from L2 at 28 bytes a clock.

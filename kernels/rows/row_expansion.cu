@@ -344,6 +344,14 @@ int32_t blocks_for(int64_t count) {
   return static_cast<int32_t>(blocks < kMostBlocks ? blocks : kMostBlocks);
 }
 
+/// Calls launch(T{}) for the element type of the rows.
+template <class LaunchAs>
+void launch_as(Dtype dtype, LaunchAs launch) {
+  if (dtype == Dtype::bf16) return launch(Bf16{});
+  if (dtype == Dtype::fp16) return launch(Fp16{});
+  launch(0.0f);
+}
+
 }  // namespace
 }  // namespace device
 

@@ -79,6 +79,26 @@ TEST(CudaExecutor, ExpandsLatentRowsWhereTheyAreUsed) {
   }
 }
 
+/// The portable kernels have one instance for all of these.
+TEST(CudaExecutor, ComputesLatentRowsOfEveryDtypeWithAndWithoutTerms) {
+  CPSCOPE_NEEDS_DEVICE(newest);
+  const auto executor = kernels::make_executor_cuda(kernels::Generation::portable);
+  EXPECT_NE(executor->name(), newest.name());
+  for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32}) {
+    for (const bool has_terms : {false, true}) {
+      Scenario scenario = scenario_of_pieces("p2p", 2, 80, "61, 30, 1", 2, 4);
+      scenario.attention.kv_heads = 1;
+      scenario.attention.head_dim_v = scenario.attention.latent_dim = 72;
+      scenario.attention.alibi = has_terms;
+      scenario.attention.dropout = has_terms ? 0.3 : 0.0;
+      scenario.numerics.dtype = dtype;
+      const auto run = run_graded_on(*executor, scenario);
+      ASSERT_TRUE(run && run->output.ok()) << to_text(run->output.error());
+      EXPECT_TRUE(run->grade.passed) << describe(scenario, run->grade);
+    }
+  }
+}
+
 TEST(CudaExecutor, AddsBiasAndAlibiAndDropsTheWeightsThatTheOracleDrops) {
   CPSCOPE_NEEDS_DEVICE(executor);
   for (const char* type :
