@@ -10,15 +10,23 @@ struct TermPlace {
   int32_t position = 0;
 };
 
+/// A key row, and those after it up to `end`, have positions that rise by `step`.
+struct PositionStretch {
+  float step = 0.0f;
+  int32_t end = 0;
+};
+
 /// ALiBi for the rows of one compute item; pointers are to device memory, nullptr: off. Positions
-/// are those of keys in their sequence; a query has that of the key at distance 0. After the last
-/// row there are kPositionPadding more, so that tiles may be read whole.
+/// are those of keys in their sequence, whole numbers; a query has that of the key at distance 0.
+/// After the last row there are kPositionPadding more, so that tiles may be read whole.
 struct AlibiRows {
   static constexpr int32_t kPositionPadding = 256;
+  static constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a sequence: exact in fp32
 
-  const float* slopes = nullptr;             // [query head among all]
-  const int32_t* query_positions = nullptr;  // [q row]
-  const int32_t* key_positions = nullptr;    // [kv row]
+  const float* slopes = nullptr;                   // [query head among all]
+  const float* query_positions = nullptr;          // [q row]
+  const float* key_positions = nullptr;            // [kv row]
+  const PositionStretch* key_stretches = nullptr;  // [kv row]
 };
 
 /// Bias, ALiBi and dropout for the rows of one compute item; pointers are to device memory.

@@ -60,7 +60,7 @@ struct HeadRange {
 };
 
 /// ALiBi of a thread's rows `first` and first + 8 among `all`, to be added to log2_lse.
-__device__ __forceinline__ AlibiOfTwo alibi_log2(const BackwardParams& p, const int32_t* all,
+__device__ __forceinline__ AlibiOfTwo alibi_log2(const BackwardParams& p, const float* all,
                                                  int32_t first, int32_t head) {
   return {p.alibi.slopes, p.first_head + head, all, first, 8, kLog2E};
 }

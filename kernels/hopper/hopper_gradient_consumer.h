@@ -77,9 +77,9 @@ struct GradientConsumer : StationaryKeys<B> {
 #pragma unroll
     for (int j = 0; j < kPartRows / 8; ++j) {
       float slope[4];
-      IntPair positions{0, 0};
+      FloatPair positions{0.0f, 0.0f};
       if constexpr (B::kForm == LogitForm::alibi)
-        positions = load_shared_int_pair(facts + B::Facts::kPosition + 32 * j);
+        positions = load_shared_pair(facts + B::Facts::kPosition + 32 * j);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& value = logits[4 * j + i];

@@ -68,7 +68,7 @@ struct RowFacts {
   static constexpr int kPerLane = Walk::kRows / 32;
   static constexpr int kPairs = kPerLane / 2;
   float log2_lse[kPerLane], delta[kPerLane];
-  int32_t position[kHasPositions ? kPerLane : 1];
+  float position[kHasPositions ? kPerLane : 1];
 
   __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x % 32); }
   /// Row of the i-th number, in the tile.
@@ -100,8 +100,7 @@ struct RowFacts {
     if constexpr (kHasPositions) {
 #pragma unroll
       for (int i = 0; i < kPairs; ++i)
-        store_shared_int_pair(to + Facts::kPosition + 256 * i,
-                              {position[2 * i], position[2 * i + 1]});
+        store_shared_pair(to + Facts::kPosition + 256 * i, {position[2 * i], position[2 * i + 1]});
     }
   }
 

@@ -112,22 +112,52 @@ struct RowState {
   RowRanges ranges;
   int32_t range_set = -1;  // range set of `ranges`
 
-  /// Products -> logits with ALiBi. A tile's rows are looked up again for each of its
+  /// Products -> logits with ALiBi, less `shift` of their row. Where the positions of a tile's keys
+  /// rise evenly, and all are on one side of the warp's rows, as most are, the distance is linear:
+  /// its part that all keys share is the shift. A tile's rows are looked up again for each of its
   /// products: where three CTAs share a multiprocessor no registers are left for them.
   __device__ __forceinline__ static void add_alibi(const ForwardParams& p,
                                                    float (&logits)[B::kWalked / 2],
-                                                   int32_t first_key, RowPlace rows) {
+                                                   const typename B::Walk& walk, RowPlace rows,
+                                                   float (&shift)[2]) {
     const AlibiOfTwo alibi(p.alibi.slopes, p.first_head + rows.head, p.alibi.query_positions,
                            rows.first, TileRows<B::kHasHeads>(p).step(), 1.0f);
-    const int32_t* const keys = p.alibi.key_positions + first_key + 2 * (threadIdx.x % 4);
+    const int32_t own = 2 * static_cast<int32_t>(threadIdx.x % 4);
+    const float* const keys = p.alibi.key_positions + walk.row;
+    const PositionStretch stretch = p.alibi.key_stretches[walk.row];
+    const int32_t end = walk.end - walk.row < B::kWalked ? walk.end : walk.row + B::kWalked;
+    const float first = keys[0],
+                last = first + stretch.step * static_cast<float>(end - 1 - walk.row);
+    const float low = fminf(alibi.positions[0], alibi.positions[1]),
+                high = fmaxf(alibi.positions[0], alibi.positions[1]);
+    const bool is_before = fmaxf(first, last) <= low, is_after = fminf(first, last) >= high;
+    if (any_in_warp(stretch.end < end || !(is_before || is_after))) {
+      shift[0] = shift[1] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < B::kWalked / 2; i += 4) {
+        const float even = keys[own + 2 * i], odd = keys[own + 2 * i + 1];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float &one = logits[i + 2 * r], &other = logits[i + 2 * r + 1];
+          one = one * p.q_k_factor - alibi.of(r, even);
+          other = other * p.q_k_factor - alibi.of(r, odd);
+        }
+      }
+      return;
+    }
+    const float slope = is_before ? alibi.slope : -alibi.slope, step = slope * stretch.step;
+    const float nearest = first + stretch.step * static_cast<float>(own);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) shift[r] = slope * (nearest - alibi.positions[r]);
 #pragma unroll
     for (int i = 0; i < B::kWalked / 2; i += 4) {
-      const int32_t even = keys[2 * i], odd = keys[2 * i + 1];
+      const float even = step * static_cast<float>(2 * i),
+                  odd = step * static_cast<float>(2 * i + 1);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float &first = logits[i + 2 * r], &second = logits[i + 2 * r + 1];
-        first = first * p.q_k_factor - alibi.of(r, even);
-        second = second * p.q_k_factor - alibi.of(r, odd);
+        float &one = logits[i + 2 * r], &other = logits[i + 2 * r + 1];
+        one = one * p.q_k_factor + even;
+        other = other * p.q_k_factor + odd;
       }
     }
   }
@@ -137,19 +167,22 @@ struct RowState {
   __device__ __forceinline__ bool take(const ForwardParams& p, float (&logits)[B::kWalked / 2],
                                        float (&shrink)[2], const typename B::Walk& walk,
                                        RowPlace rows) {
+    float shift[2] = {0.0f, 0.0f};
     if constexpr (B::kForm == LogitForm::capped) {
 #pragma unroll
       for (int i = 0; i < B::kWalked / 2; ++i)
         logits[i] = p.softcap * tanh_with_slope(logits[i] * p.q_k_factor).value;
     } else if constexpr (B::kForm == LogitForm::alibi) {
-      add_alibi(p, logits, walk.row, rows);
+      add_alibi(p, logits, walk, rows, shift);
     }
     hide_unseen(logits, walk, [&](int r) { return ranges.span(r, walk.end); });
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      float most = B::kForm == LogitForm::alibi ? -INFINITY : largest[r];
 #pragma unroll
       for (int i = 2 * r; i < B::kWalked / 2; i += 4)
-        largest[r] = fmaxf(largest[r], fmaxf(logits[i], logits[i + 1]));
+        most = fmaxf(most, fmaxf(logits[i], logits[i + 1]));
+      largest[r] = B::kForm == LogitForm::alibi ? fmaxf(largest[r], most + shift[r]) : most;
     }
     const float to_log2 = p.logit_scale * kLog2E;
     const float(&most)[2] = B::kIsFp8 ? reference : limit;
@@ -157,11 +190,12 @@ struct RowState {
     if (outgrown) move_references(to_log2, p.weight_log2, shrink);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float part = 0.0f;
+      float part = 0.0f, less = subtracted[r];
+      if constexpr (B::kForm == LogitForm::alibi) less -= shift[r] * to_log2;
 #pragma unroll
       for (int i = 2 * r; i < B::kWalked / 2; i += 4) {
-        logits[i] = exp2_approx(logits[i] * to_log2 - subtracted[r]);
-        logits[i + 1] = exp2_approx(logits[i + 1] * to_log2 - subtracted[r]);
+        logits[i] = exp2_approx(logits[i] * to_log2 - less);
+        logits[i + 1] = exp2_approx(logits[i + 1] * to_log2 - less);
         part += logits[i] + logits[i + 1];
       }
       sum[r] += part;

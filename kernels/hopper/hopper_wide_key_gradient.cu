@@ -218,9 +218,9 @@ struct RoleConsumer {
 #pragma unroll
       for (int j = first; j < first + kPiece; ++j) {
         const FloatPair log2_lse = load_shared_pair(facts() + 32 * j);
-        IntPair positions{0, 0};
+        FloatPair positions{0.0f, 0.0f};
         if constexpr (B::kForm == LogitForm::alibi)
-          positions = load_shared_int_pair(facts() + Facts::kPosition + 32 * j);
+          positions = load_shared_pair(facts() + Facts::kPosition + 32 * j);
 #pragma unroll
         for (int i = 4 * j; i < 4 * j + 4; ++i) {
           float subtracted = i % 2 == 0 ? log2_lse.x : log2_lse.y;

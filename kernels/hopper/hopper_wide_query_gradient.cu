@@ -147,14 +147,14 @@ struct QueryGradientConsumer {
   }
 
   /// Positions of this thread's keys of a tile, from its first one on, with ALiBi.
-  __device__ __forceinline__ const int32_t* key_positions(const RunWalk<B::kWalked>& walk) const {
+  __device__ __forceinline__ const float* key_positions(const RunWalk<B::kWalked>& walk) const {
     if constexpr (B::kForm != LogitForm::alibi) return nullptr;
     return p.alibi.key_positions + walk.row + 2 * (threadIdx.x % 4);
   }
 
   /// What is subtracted from logit i of a tile. keys: positions of this thread's keys.
   __device__ __forceinline__ float subtracted(const QueryRows& rows, int i,
-                                              const int32_t* keys) const {
+                                              const float* keys) const {
     const int r = (i / 2) & 1;
     if constexpr (B::kForm == LogitForm::alibi)
       return rows.log2_lse[r] + alibi.of(r, keys[i / 4 * 8 + i % 2]);
@@ -164,7 +164,7 @@ struct QueryGradientConsumer {
   /// Turns logits into P times the cap's slope.
   __device__ __forceinline__ void weigh_tile(const QueryRows& rows, const RunWalk<B::kWalked>& walk,
                                              float (&logits)[B::kWalked / 2]) const {
-    const int32_t* const keys = key_positions(walk);
+    const float* const keys = key_positions(walk);
 #pragma unroll
     for (int i = 0; i < B::kWalked / 2; ++i) {
       float slope;
@@ -180,7 +180,7 @@ struct QueryGradientConsumer {
                                                 float (&logits)[B::kWalked / 2],
                                                 const float (&dp)[B::kWalked / 2],
                                                 const RunWalk<B::kWalked>& walk) const {
-    const int32_t* const keys = key_positions(walk);
+    const float* const keys = key_positions(walk);
 #pragma unroll
     for (int i = 0; i < B::kWalked / 2; ++i) {
       float slope = 1.0f;

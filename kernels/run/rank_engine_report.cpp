@@ -36,6 +36,14 @@ std::optional<std::string> RankEngine::why_not(const Plan& plan) {
     if (dim > most)
       return fmt::format("the GPU kernels hold head dimensions up to {}: {}", most, dim);
   }
+  const Batch& batch = plan.scenario.batch;
+  for (const auto* lengths : {&batch.lengths, &batch.kv_lengths}) {
+    for (const int64_t length : *lengths) {
+      if (attention.alibi && length > AlibiRows::kMostTokens)
+        return fmt::format("the GPU kernels take ALiBi with up to {} tokens of a sequence: {}",
+                           AlibiRows::kMostTokens, length);
+    }
+  }
   return std::nullopt;
 }
 

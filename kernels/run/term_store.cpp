@@ -23,6 +23,18 @@ int64_t bytes_of(const std::vector<T>& values) {
 
 }  // namespace
 
+std::vector<PositionStretch> stretches_of(const std::vector<float>& positions) {
+  const auto rows = static_cast<int32_t>(positions.size());
+  std::vector<PositionStretch> stretches(positions.size(), {0.0f, rows});
+  for (int32_t row = rows - 2; row >= 0; --row) {
+    const auto at = static_cast<size_t>(row);
+    const float step = positions[at + 1] - positions[at];
+    const bool goes_on = row + 2 < rows && stretches[at + 1].step == step;
+    stretches[at] = {step, goes_on ? stretches[at + 1].end : row + 2};
+  }
+  return stretches;
+}
+
 TermStore::TermStore(const Plan& plan, RankArrays& arrays)
     : plan_(plan),
       arrays_(arrays),
@@ -68,7 +80,8 @@ void TermStore::plan_list(RunListId tokens, Side side) {
   const int64_t rows = plan_.rows(tokens);
   if (has_places_) list_bytes_ += rows * static_cast<int64_t>(sizeof(TermPlace));
   if (slopes_ >= 0)
-    list_bytes_ += (rows + AlibiRows::kPositionPadding) * static_cast<int64_t>(sizeof(int32_t));
+    list_bytes_ += (rows + AlibiRows::kPositionPadding) * static_cast<int64_t>(sizeof(float)) +
+                   (side == Side::kv ? rows * static_cast<int64_t>(sizeof(PositionStretch)) : 0);
 }
 
 TermStore::TermList TermStore::list_on_device(RunListId tokens, Side side, Stream stream) const {
@@ -86,18 +99,20 @@ TermStore::TermList TermStore::list_on_device(RunListId tokens, Side side, Strea
       places.push_back(all[static_cast<size_t>(token)]);
   }
   const Batch& batch = plan_.scenario.batch;
-  std::vector<int32_t> positions;
+  std::vector<float> positions;
   for (const TermPlace& place : places) {
     const auto sequence = static_cast<size_t>(place.sequence);
     const int64_t excess = side == Side::kv || place.sequence < 0
                                ? 0
                                : batch.kv_lengths[sequence] - batch.lengths[sequence];
-    positions.push_back(place.position + static_cast<int32_t>(excess));
+    positions.push_back(static_cast<float>(place.position + excess));
   }
-  positions.resize(positions.size() + AlibiRows::kPositionPadding, 0);
+  const std::vector<PositionStretch> stretches = stretches_of(positions);
+  positions.resize(positions.size() + AlibiRows::kPositionPadding, 0.0f);
   TermList list;
   if (has_places_) list.places = to_device(places, stream);
   if (slopes_ >= 0) list.positions = to_device(positions, stream);
+  if (slopes_ >= 0 && side == Side::kv) list.stretches = to_device(stretches, stream);
   wait_for_stream(stream);  // before the vectors are freed
   return list;
 }
@@ -144,8 +159,8 @@ ScoreTermRows TermStore::of(const ComputeItem& item) const {
     rows.kv_places = keys.places.as<TermPlace>();
   }
   if (slopes_ >= 0) {
-    rows.alibi = {arrays_.at<float>(slopes_), queries.positions.as<int32_t>(),
-                  keys.positions.as<int32_t>()};
+    rows.alibi = {arrays_.at<float>(slopes_), queries.positions.as<float>(),
+                  keys.positions.as<float>(), keys.stretches.as<PositionStretch>()};
   }
   if (bias_ >= 0) {
     const BiasExtents extents = bias_extents(attention, plan_.scenario.batch);

@@ -12,6 +12,9 @@
 
 namespace cpscope::kernels {
 
+/// [row] the longest stretch from each row on.
+std::vector<PositionStretch> stretches_of(const std::vector<float>& positions);
+
 /// What bias, ALiBi and dropout need on one device, for all compute items there; holds nothing if
 /// the scenario has none of them.
 class TermStore {
@@ -35,7 +38,8 @@ class TermStore {
   /// What the rows of a token list are to the terms, in device memory.
   struct TermList {
     DeviceMemory places;     // TermPlace, with bias or dropout
-    DeviceMemory positions;  // AlibiRows, with ALiBi
+    DeviceMemory positions;  // with ALiBi, as in AlibiRows
+    DeviceMemory stretches;  // of keys, likewise
   };
 
   void plan_list(RunListId tokens, Side side);

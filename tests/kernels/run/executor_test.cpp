@@ -142,6 +142,20 @@ TEST(CudaExecutor, AddsAlibiWithoutOtherTermsInTheKernelsOfHopper) {
   }
 }
 
+TEST(CudaExecutor, RejectsAlibiWhosePositionsAreNotExact) {
+  CPSCOPE_NEEDS_DEVICE(executor);
+  Scenario scenario = scenario_of_pieces("p2p", 1, 8, "16777217", 1, 1);
+  scenario.parallel.layout = LayoutKind::contiguous;
+  scenario.numerics.backward = false;
+  scenario.attention.alibi = true;
+  const auto plan = plan_unless_refused(scenario);
+  ASSERT_TRUE(plan);
+  const auto output = executor.run(*plan, {}, {});
+  ASSERT_FALSE(output.ok());
+  EXPECT_NE(to_text(output.error()).find("ALiBi with up to 16777216 tokens"), std::string::npos)
+      << to_text(output.error());
+}
+
 TEST(CudaExecutor, KeepsTheWeightsThatTheComputeItemsOfAPlanKeep) {
   CPSCOPE_NEEDS_DEVICE(executor);
   for (const char* type : {"p2p", "a2a", "all_gather", "a2a+p2p", "pass_q", "gather_q"}) {
