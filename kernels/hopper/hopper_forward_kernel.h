@@ -27,7 +27,9 @@
 // by a vote of the warp, and adds to descriptors instead of making new ones; v6 has tiles of three
 // consumers where rows see many keys, and of one where they see few; v7 has three CTAs of the
 // latter at head_dim 128 too, and less overhead per item and per step. In a later step of a ring an
-// item merges its rows with those of the steps before (hopper_forward_rows.h).
+// item merges its rows with those of the steps before (hopper_forward_rows.h). ALiBi: v1 is the
+// portable kernel, v2 read the position of every key, v3 adds a line (RowState), v4 takes keys from
+// the nearest on.
 // Grid: kCtasPerSm CTAs per SM; 128 threads for the producer and for each consumer.
 // Shared memory: kQStages of Q, kKStages of K and kVStages of V, in panels of 64 elements with the
 // 128-byte swizzle. K is free as soon as its logits are computed and is refilled under their

@@ -24,10 +24,13 @@ struct ForwardBudget {
   static constexpr float kWeightLog2 = 8.80735492f;
   static constexpr int kQk = kQk_, kV = kV_, kConsumers = kConsumers_, kWalked = kWalked_;
   static constexpr int kOwned = kWarpgroupRows * kConsumers;
-  using Walk = RunWalk<kWalked, kAlign>;
+  static constexpr LogitForm kForm = kForm_;
+  // ALiBi: from the nearest keys on under a causal mask, so that later logits are seldom larger.
+  // Of few keys there are few tiles, and three CTAs on a multiprocessor have no registers for it.
+  using Walk = std::conditional_t<kForm == LogitForm::alibi && !kHasHeads_,
+                                  ReversedRunWalk<kWalked>, RunWalk<kWalked, kAlign>>;
   static constexpr bool kTakesTurns = kTakesTurns_;
   static constexpr bool kHasHeads = kHasHeads_;  // several heads in a tile: rows see few keys
-  static constexpr LogitForm kForm = kForm_;
   static constexpr int kKStages = kKStages_, kVStages = kVStages_, kQStages = kQStages_;
   // From the stage of Q, under the next Q.
   static constexpr bool kSendsRows = kQStages == 2 && kV <= kQk && !kIsFp8;

@@ -251,6 +251,42 @@ struct RunWalk {
   }
 };
 
+/// The same tiles, the last one first.
+template <int kRows>
+struct ReversedRunWalk : RunWalk<kRows> {
+  using Forwards = RunWalk<kRows>;
+  using Forwards::run, Forwards::row, Forwards::end;
+
+  int32_t first_run;
+  int32_t begin = 0;  // of the run
+
+  __device__ explicit ReversedRunWalk(const ScheduledItem& item)
+      : Forwards(item), first_run(item.tile.first_run) {
+    run = Forwards::last_run;
+  }
+
+  __device__ __forceinline__ bool next(const TileRun* runs) {
+    return next_in_run() || next_run(runs);
+  }
+  __device__ __forceinline__ bool next_in_run() {
+    row -= kRows;
+    return row >= begin;
+  }
+  __device__ __forceinline__ void stop() {
+    run = first_run;
+    begin = row;
+  }
+  __device__ __forceinline__ bool next_run(const TileRun* runs) {
+    if (run <= first_run) return false;
+    --run;
+    Forwards::next_run(runs);
+    --run;
+    begin = row;
+    row += (end - 1 - begin) / kRows * kRows;
+    return true;
+  }
+};
+
 /// Iterates over the tiles of an item's runs by blocks of kRows rows (TileShape::by_blocks), the
 /// last one first.
 template <int kRows_>
