@@ -169,7 +169,9 @@ ScenarioBox with_order(const ScenarioBox& box, const std::string& order_text) {
     ScenarioBox made = box;
     const Result<OrderDemand> demand = demand_of_order(box.scenario());
     if (!demand) return locate_keys(demand.error(), box.loaded.text, box.loaded.path);
-    Result<ImportedOrder> order = parse_order(order_text, "order", demand.value());
+    Result<ImportedOrder> order = read_fitting_order(
+        box.scenario(), demand.value(),
+        [&](const OrderDemand& fitting) { return parse_order(order_text, "order", fitting); });
     if (!order) return order.error();
     if (auto error = use_order(std::move(order).value(), "order.json", made.loaded.scenario))
       return *error;

@@ -203,6 +203,29 @@ def test_an_order_tells_its_ranks_and_without_lengths_one_sequence():
     assert cpscope.mask_picture(order=HALVES)
 
 
+def test_an_order_may_be_of_the_slots_alone_where_a_layout_adds_padding(tmp_path):
+    order = [[0, 1, 6], [2, 3, 4, 5]]
+    (tmp_path / "order.json").write_text(json.dumps({"ranks": order}))
+    packed, rows = dict(lengths=[4, 3]), dict(qkv_format="bshd", batch_size=1, seqlen=7)
+    for batch in (packed, rows, dict(cu_seqlens=[0, 4, 7])):
+        scenario = cpscope.Scenario.of(**OF_ORDER, **batch, order=order)
+        told = "batch_size = 1\nseqlen = 7\nqkv_format = \"bshd\"" if batch is rows else "lengths = [4, 3]"
+        of_file = cpscope.Scenario('schema = 1\n[attention]\nheads = 4\nkv_heads = 2\nhead_dim = 8\nattn_mask_type = "causal"\n[batch]\n' + told
+                                   + '\n[parallel]\ncp_size = 2\nlayout = "indices"\nindices_file = "order.json"', folder=tmp_path)
+        assert scenario == of_file and scenario.plan().hash == of_file.plan().hash
+        assert [ids.tolist() for ids in scenario.layout().q_index] == order
+        assert pickle.loads(pickle.dumps(scenario)) == scenario
+        padded = cpscope.Scenario.of(**OF_ORDER, **batch, order=[[0, 1, 6, 7], [2, 3, 4, 5]])
+        assert padded.layout().q_index[0].tolist() == [0, 1, 6, 7] and padded != scenario
+    of_rows = cpscope.Scenario.of(**OF_ORDER, **rows, pad_between_seqs=False, order=order)
+    assert [ids.tolist() for ids in of_rows.layout().q_index] == order
+    assert cpscope.Scenario.of(**OF_ORDER, order=order).run()
+    cut = cpscope.Scenario.of(**OF_ORDER, **packed, cp_size=2).with_order(order)  # dual_chunk pads 4 and 3 to 4 each
+    assert cut == cpscope.Scenario.of(**OF_ORDER, **packed, order=order)
+    with pytest.raises(cpscope.InputError, match="7 ids for 8 slots"):
+        cpscope.Scenario.of(**OF_ORDER, order=[[0, 1, 7], [2, 3, 4, 5]])
+
+
 def test_a_warning_about_a_scenario_of_an_order_is_told_once_in_the_users_line():
     with pytest.warns(UserWarning, match="^a2a_size does not apply") as told:
         cpscope.Scenario.of(**OF_ORDER, a2a_size=2, qkv_format="bshd", batch_size=2, seqlen=3, order=[[0, 1, 2], [3, 4, 5]])

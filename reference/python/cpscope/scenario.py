@@ -247,7 +247,7 @@ class Scenario(Presets):
         try:
             return made.with_order(order, kv_order)
         except Error as error:
-            # Sequences that are not packed are padded by all layouts but lpt, so that each can be cut.
+            # All layouts but lpt refuse sequences that they may not pad and cannot cut.
             try:
                 return cls._of_core(_parse_keys({**rest, "layout": "lpt", "dispatch_chunk": 1}), made._core.warnings).with_order(order, kv_order)
             except Error:
@@ -343,7 +343,8 @@ class Scenario(Presets):
 
     def with_order(self, order: Order | list[ArrayLike], kv_order: list[ArrayLike] | None = None) -> Scenario:
         """The same over the same slots with another token order: an imported Order, or lists of packed padded ids, one
-        for each rank (int arrays [local rows]); kv_order if keys have a different order."""
+        for each rank (int arrays [local rows]); kv_order if keys have a different order. The ids may also, as those of an indices_file,
+        be of the slots as they were given, without the padding that the layout adds to divide them."""
         try:
             made = Scenario._of_core(self._core.with_order(text_of(order, kv_order)), self._core.warnings)
         except Error as error:  # the text of an order file is generated here

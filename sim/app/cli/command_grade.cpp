@@ -46,7 +46,9 @@ ForeignChoices choices_of(const GradeArguments& options) {
 std::optional<Error> use_order_file(const std::string& path, Scenario& scenario) {
   const Result<OrderDemand> demand = demand_of_order(scenario);
   if (!demand) return demand.error();
-  Result<ImportedOrder> order = load_order(path, demand.value());
+  Result<ImportedOrder> order =
+      read_fitting_order(scenario, demand.value(),
+                         [&](const OrderDemand& fitting) { return load_order(path, fitting); });
   if (!order) {
     Error error = order.error();
     for (Complaint& complaint : error.complaints) {

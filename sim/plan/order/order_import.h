@@ -5,6 +5,7 @@
 #include "sim/scenario/order_file.h"
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -94,8 +95,14 @@ Result<OrderImport> import_order(const ImportRequest& request);
 /// make_layout.
 Result<OrderDemand> demand_of_order(const Scenario& scenario);
 
-/// Replaces a scenario's layout by an order that fits demand_of_order, over the same slots. `path`
-/// is what the scenario then calls its indices_file. Errors: as make_layout.
+/// Reads an order by `read` for a scenario with this demand. One that does not fit may, as an
+/// indices_file, be over the slots as they were given, without the padding that the layout adds.
+Result<ImportedOrder> read_fitting_order(
+    const Scenario& scenario, const OrderDemand& demand,
+    const std::function<Result<ImportedOrder>(const OrderDemand&)>& read);
+
+/// Replaces a scenario's layout by an order that read_fitting_order returns, over the same slots.
+/// `path` is what the scenario then calls its indices_file. Errors: as make_layout.
 std::optional<Error> use_order(ImportedOrder order, const std::string& path, Scenario& scenario);
 
 /// The text of an order file (scenario key indices_file).

@@ -2,6 +2,8 @@
 #include "sim/plan/order/order_import.h"
 
 #include <array>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,6 +14,16 @@ namespace {
 
 constexpr std::array<std::string_view, 7> kSources = {
     "te", "torch", "ring-flash-attention", "usp", "magi", "megatron", "vllm"};
+
+int64_t sum_of(const std::vector<int64_t>& slots) {
+  return std::reduce(slots.begin(), slots.end(), int64_t{0});
+}
+
+int64_t count_listed(const std::vector<std::vector<int64_t>>& ranks) {
+  int64_t count = 0;
+  for (const std::vector<int64_t>& list : ranks) count += std::ssize(list);
+  return count;
+}
 
 }  // namespace
 
@@ -24,11 +36,7 @@ std::optional<OrderSource> find_order_source(std::string_view name) {
   return std::nullopt;
 }
 
-int64_t OrderImport::tokens() const {
-  int64_t count = 0;
-  for (const auto& list : ranks) count += static_cast<int64_t>(list.size());
-  return count;
-}
+int64_t OrderImport::tokens() const { return count_listed(ranks); }
 
 Result<OrderDemand> demand_of_order(const Scenario& scenario) {
   const Result<Layout> layout = make_layout(scenario);
@@ -47,13 +55,38 @@ Result<OrderDemand> demand_of_order(const Scenario& scenario) {
   return demand;
 }
 
+Result<ImportedOrder> read_fitting_order(
+    const Scenario& scenario, const OrderDemand& demand,
+    const std::function<Result<ImportedOrder>(const OrderDemand&)>& read) {
+  Result<ImportedOrder> order = read(demand);
+  if (order) return order;
+  const Batch& batch = scenario.batch;
+  OrderDemand given = demand;
+  given.tokens = sum_of(batch.slots);
+  given.kv_tokens = sum_of(batch.kv_slots);
+  given.places.slots = batch.slots;
+  given.kv_places.slots = batch.kv_slots;
+  Result<ImportedOrder> unpadded = read(given);
+  return unpadded ? unpadded : order;
+}
+
 std::optional<Error> use_order(ImportedOrder order, const std::string& path, Scenario& scenario) {
   const Result<Layout> layout = make_layout(scenario);
   if (!layout) return layout.error();
-  const std::vector<SequenceSlot>& sequences = layout.value().slots.sequences;
-  for (size_t s = 0; s < sequences.size(); ++s) {
-    scenario.batch.slots[s] = sequences[s].q_slot;
-    scenario.batch.kv_slots[s] = sequences[s].kv_slot;
+  const BatchSlots& slots = layout.value().slots;
+  const int64_t listed = count_listed(order.ranks), kv_listed = count_listed(order.kv_ranks);
+  Batch& batch = scenario.batch;
+  // Else the order is over the slots as they were given.
+  const bool has_padding = listed >= slots.tokens && kv_listed >= slots.kv_tokens;
+  for (size_t s = 0; s < slots.sequences.size() && has_padding; ++s) {
+    batch.slots[s] = slots.sequences[s].q_slot;
+    batch.kv_slots[s] = slots.sequences[s].kv_slot;
+  }
+  // Rows behind the last sequence are padding of the batch, for which orders have no place of its
+  // own.
+  if (batch.qkv_format == QkvFormat::thd && batch.pad_side == PadSide::right) {
+    batch.slots.back() += listed - sum_of(batch.slots);
+    batch.kv_slots.back() += kv_listed - sum_of(batch.kv_slots);
   }
   scenario.parallel.layout = LayoutKind::indices;
   scenario.parallel.indices_file = path;

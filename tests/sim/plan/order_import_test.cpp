@@ -4,9 +4,11 @@
 #include "sim/plan/planner/planner.h"
 #include "sim/scenario/order_file.h"
 #include "sim/scenario/partition_fault.h"
+#include "tests/sim/plan/plan_cases.h"
 
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -348,6 +350,47 @@ TEST(OrderImport, AssignsEveryTokenOnceWhateverTheSizes) {
         for (const auto& list : lists) EXPECT_EQ(list.size(), 10u);
       }
     }
+  }
+}
+
+/// The slots of a scenario of documents of 5 and 3 tokens that takes an order; empty if it fits
+/// none.
+std::vector<int64_t> slots_with_order(LayoutKind layout, const std::string& text) {
+  Scenario scenario = make_case({5, 3}, 2, layout);
+  const Result<OrderDemand> demand = demand_of_order(scenario);
+  Result<ImportedOrder> order = read_fitting_order(
+      scenario, demand.value(),
+      [&](const OrderDemand& fitting) { return parse_order(text, "order", fitting); });
+  if (!order || use_order(std::move(order).value(), "order.json", scenario)) return {};
+  EXPECT_TRUE(make_layout(scenario).ok());
+  return scenario.batch.slots;
+}
+
+// dual_chunk pads the documents to 8 and 4 tokens, contiguous nothing.
+TEST(OrderImport, FitsTheSlotsOfTheLayoutOrThoseThatWereGiven) {
+  const std::string of_8 = R"({"ranks": [[0, 1, 7], [2, 3, 4, 5, 6]]})";
+  const std::string of_12 = R"({"ranks": [[0, 1, 7, 11, 10, 9, 8], [2, 3, 4, 5, 6]]})";
+  using Slots = std::vector<int64_t>;
+  EXPECT_EQ(slots_with_order(LayoutKind::dual_chunk, of_12), (Slots{8, 4}));
+  EXPECT_EQ(slots_with_order(LayoutKind::dual_chunk, of_8), (Slots{5, 3}));
+  EXPECT_EQ(slots_with_order(LayoutKind::contiguous, of_8), (Slots{5, 3}));
+  EXPECT_EQ(slots_with_order(LayoutKind::dual_chunk, R"({"ranks": [[0, 1], [2, 3, 4, 5, 6]]})"),
+            Slots{});
+}
+
+// 9 tokens on 2 ranks: a row of padding follows the last document, or none.
+TEST(OrderImport, TakesThePaddingBehindTheLastSequenceIntoItsSlot) {
+  for (const int64_t rows : {9, 10, 12}) {
+    Scenario scenario = make_case({5, 4}, 2, LayoutKind::contiguous);
+    ImportedOrder order{{{0, 1, 2}, {}}, {}};
+    for (int64_t row = 3; row < rows; ++row) order.ranks[1].push_back(row);
+    order.kv_ranks = order.ranks;
+    ASSERT_FALSE(use_order(order, "order.json", scenario));
+    EXPECT_EQ(scenario.batch.slots, (std::vector<int64_t>{5, rows - 5}));
+    EXPECT_EQ(scenario.batch.kv_slots, scenario.batch.slots);
+    const Result<Layout> layout = make_layout(scenario);
+    ASSERT_TRUE(layout.ok());
+    EXPECT_EQ(layout.value().slots.tokens, rows);
   }
 }
 
