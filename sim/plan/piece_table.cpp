@@ -1,6 +1,8 @@
 #include "sim/plan/piece_table.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 namespace cpscope {
 namespace {
@@ -22,10 +24,12 @@ size_t first_sequence_after(const std::vector<SequenceSlot>& sequences, Side sid
   return static_cast<size_t>(found - sequences.begin());
 }
 
+/// Calls visit(piece) for each piece of a run.
 /// `near`: the sequence where a run before this one began, or any other. Is set to that of this
 /// one: most runs begin in the sequence of the run before, and need no search.
-void add_run_pieces(const TokenRun& run, int64_t row, const BatchSlots& slots, Side side,
-                    size_t& near, std::vector<Piece>& pieces) {
+template <class Visit>
+void visit_run_pieces(const TokenRun& run, int64_t row, const BatchSlots& slots, Side side,
+                      size_t& near, Visit visit) {
   const int64_t count = run.count();
   const bool is_near = near < slots.sequences.size() &&
                        slots.sequences[near].side(side).begin <= run.begin &&
@@ -34,11 +38,15 @@ void add_run_pieces(const TokenRun& run, int64_t row, const BatchSlots& slots, S
   for (size_t s = near; s < slots.sequences.size(); ++s) {
     const SlotSide slot = slots.sequences[s].side(side);
     if (slot.begin >= run.end) break;
-    const int64_t from = std::max<int64_t>(0, ceil_div(slot.valid_begin() - run.begin, run.stride));
-    const int64_t to = std::min(count, ceil_div(slot.valid_end() - run.begin, run.stride));
+    // Most runs lie in one slot, and need no division.
+    const int64_t from =
+        slot.valid_begin() <= run.begin ? 0 : ceil_div(slot.valid_begin() - run.begin, run.stride);
+    const int64_t to = slot.valid_end() >= run.end
+                           ? count
+                           : std::min(count, ceil_div(slot.valid_end() - run.begin, run.stride));
     if (from < to)
-      pieces.push_back({static_cast<int64_t>(s), row + from, to - from,
-                        run.at(from) - slot.valid_begin(), run.stride});
+      visit(Piece{static_cast<int64_t>(s), row + from, to - from, run.at(from) - slot.valid_begin(),
+                  run.stride});
   }
 }
 
@@ -95,8 +103,11 @@ class BandList {
 
 /// Rows of a piece whose positions lie in [begin, end), as an index range of the piece.
 std::pair<int64_t, int64_t> index_range(const Piece& piece, int64_t begin, int64_t end) {
-  const int64_t from = std::max<int64_t>(0, ceil_div(begin - piece.position, piece.stride));
-  const int64_t to = std::min(piece.count, ceil_div(end - piece.position, piece.stride));
+  // Most pieces lie inside, and need no division.
+  const int64_t from = begin <= piece.position ? 0 : ceil_div(begin - piece.position, piece.stride);
+  const int64_t to = end > piece.position_of(piece.count - 1)
+                         ? piece.count
+                         : ceil_div(end - piece.position, piece.stride);
   return {from, to};
 }
 
@@ -248,6 +259,26 @@ void intersect_sequence(std::span<const Piece> q_pieces, std::span<const Piece> 
   }
 }
 
+/// Keeps the order of the pieces of one sequence.
+void sort_by_sequence(std::vector<Piece>& pieces) {
+  const auto is_before = [](const Piece& a, const Piece& b) { return a.sequence < b.sequence; };
+  // Stripes are millions of runs, in order.
+  if (std::is_sorted(pieces.begin(), pieces.end(), is_before)) return;
+  int64_t sequences = 0;
+  for (const Piece& piece : pieces) sequences = std::max(sequences, piece.sequence + 1);
+  if (sequences > std::ssize(pieces)) {
+    std::stable_sort(pieces.begin(), pieces.end(), is_before);
+    return;
+  }
+  // Stripes of many ranks have every sequence of a rank after those of another: they are counted.
+  std::vector<size_t> next(static_cast<size_t>(sequences) + 1, 0);  // [sequence] its next place
+  for (const Piece& piece : pieces) ++next[static_cast<size_t>(piece.sequence) + 1];
+  std::partial_sum(next.begin(), next.end(), next.begin());
+  std::vector<Piece> sorted(pieces.size());
+  for (const Piece& piece : pieces) sorted[next[static_cast<size_t>(piece.sequence)]++] = piece;
+  pieces = std::move(sorted);
+}
+
 }  // namespace
 
 PieceTable make_pieces(std::span<const TokenRun> runs, const BatchSlots& slots, Side side) {
@@ -256,13 +287,11 @@ PieceTable make_pieces(std::span<const TokenRun> runs, const BatchSlots& slots, 
   int64_t row = 0;
   size_t near = 0;
   for (const TokenRun& run : runs) {
-    add_run_pieces(run, row, slots, side, near, table.pieces);
+    visit_run_pieces(run, row, slots, side, near,
+                     [&](const Piece& piece) { table.pieces.push_back(piece); });
     row += run.count();
   }
-  const auto is_before = [](const Piece& a, const Piece& b) { return a.sequence < b.sequence; };
-  // Stripes are millions of runs, in order.
-  if (!std::is_sorted(table.pieces.begin(), table.pieces.end(), is_before))
-    std::stable_sort(table.pieces.begin(), table.pieces.end(), is_before);
+  sort_by_sequence(table.pieces);
   for (size_t i = 0; i < table.pieces.size(); ++i) {
     if (i > 0 && table.pieces[i].sequence == table.pieces[i - 1].sequence) continue;
     table.sequences.push_back(table.pieces[i].sequence);
@@ -292,6 +321,43 @@ std::vector<SequenceCorner> find_corners(const PieceTable& table) {
               [](const SequenceCorner& a, const SequenceCorner& b) {
                 return a.first_position < b.first_position;
               });
+  }
+  return corners;
+}
+
+CornerCount count_corners(const PieceTable& table) {
+  CornerCount corners;
+  for (size_t i = 0; i < table.sequences.size(); ++i) {
+    int64_t count = 0, next_row = -1;
+    for (const Piece& piece : table.group(i)) {
+      count += piece.row != next_row ? 1 : 0;
+      next_row = piece.row + piece.count;
+    }
+    corners.all += count;
+    corners.most = std::max(corners.most, count);
+  }
+  return corners;
+}
+
+CornerCount count_corners(std::span<const TokenRun> runs, const BatchSlots& slots, Side side) {
+  struct Counted {
+    int64_t corners = 0, next_row = -1;
+  };
+  if (slots.sequences.size() > runs.size()) return count_corners(make_pieces(runs, slots, side));
+  std::vector<Counted> by_sequence(slots.sequences.size());
+  CornerCount corners;
+  int64_t row = 0;
+  size_t near = 0;
+  for (const TokenRun& run : runs) {
+    visit_run_pieces(run, row, slots, side, near, [&](const Piece& piece) {
+      Counted& counted = by_sequence[static_cast<size_t>(piece.sequence)];
+      if (piece.row != counted.next_row) {
+        ++corners.all;
+        corners.most = std::max(corners.most, ++counted.corners);
+      }
+      counted.next_row = piece.row + piece.count;
+    });
+    row += run.count();
   }
   return corners;
 }

@@ -47,6 +47,16 @@ struct SequenceCorner {
 /// One for each stretch of rows of the table, ascending by sequence, then by first key.
 std::vector<SequenceCorner> find_corners(const PieceTable& table);
 
+/// Numbers of corners, without making them.
+struct CornerCount {
+  int64_t all = 0;
+  int64_t most = 0;  // of one sequence
+};
+
+CornerCount count_corners(const PieceTable& table);
+/// The same of the table that make_pieces would make.
+CornerCount count_corners(std::span<const TokenRun> runs, const BatchSlots& slots, Side side);
+
 /// A lower bound of the number of bands that `intersect` appends, without making them: stretches of
 /// rows whose last query sees a first key. Only bands of adjacent rows and columns are joined.
 int64_t count_least_bands(std::span<const SequenceCorner> q, std::span<const SequenceCorner> kv,

@@ -11,14 +11,15 @@ int64_t count_ids(std::span<const TokenRun> runs) {
 }
 
 void append_run(std::vector<TokenRun>& runs, TokenRun run) {
-  const int64_t count = run.count();
-  if (count == 0) return;
+  // Stripes are runs by the ten million: no division decides what nearly all of them are.
+  if (run.end <= run.begin) return;
   // A run of one id has no stride of its own; its canonical form has unit stride.
-  if (count == 1) run = {run.begin, run.begin + 1, 1};
+  if (run.end - run.begin <= run.stride) run = {run.begin, run.begin + 1, 1};
   if (!runs.empty()) {
     TokenRun& last = runs.back();
-    const bool same_stride = last.stride == run.stride;
-    if (same_stride && last.begin + last.count() * last.stride == run.begin) {
+    const int64_t beyond = run.begin - last.end;
+    if (last.stride == run.stride && beyond >= 0 && beyond < run.stride &&
+        (run.stride == 1 || (run.begin - last.begin) % run.stride == 0)) {
       last.end = run.end;
       return;
     }

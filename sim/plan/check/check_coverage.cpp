@@ -1,12 +1,12 @@
 #include "sim/base/parallel.h"
 #include "sim/plan/check/check_rows.h"
+#include "sim/plan/check/list_cache.h"
 #include "sim/plan/check/pair_print.h"
 #include "sim/plan/visible_interval.h"
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <map>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -27,14 +27,6 @@ struct Work {
 /// Meetings of stretches of rows and columns that a proof looks at; minutes.
 constexpr int64_t kMostLooks = int64_t{1} << 34;
 
-using Readers = std::map<std::pair<RunListId, Side>, std::unique_ptr<RowReader>>;
-
-const RowReader& reader_of(Readers& readers, const Plan& plan, RunListId list, Side side) {
-  auto& entry = readers[{list, side}];
-  if (!entry) entry = std::make_unique<RowReader>(plan, list, side);
-  return *entry;
-}
-
 std::string where(Direction direction, const ComputeItem& item) {
   return fmt::format("{}rank {}, step {}", direction == Direction::backward ? "backward, " : "",
                      to_index(item.rank), to_index(item.step));
@@ -50,20 +42,30 @@ std::string where(const BandSlice& band) {
 /// decide.
 class BandJudge {
  public:
-  /// `looks` counts, over all bands, what a plan of nothing but tiny stretches would make too many.
+  /// `looks` counts, over all bands of all judges, what a plan of nothing but tiny stretches would
+  /// make too many.
   BandJudge(const Plan& plan, const SliceRows& slices, const RowReader& q, const RowReader& kv,
             std::atomic<int64_t>& looks)
       : plan_(plan), slices_(slices), q_(q), kv_(kv), looks_(looks) {}
+  ~BandJudge() { looks_.fetch_add(own_looks_); }
 
   std::optional<std::string> complaint(const BandSlice& band) {
-    if (band.q0 >= band.q1 || band.k0 >= band.k1 || count_pairs(band) == 0)
-      return "the band is empty";
+    const int64_t pairs = band.q0 >= band.q1 || band.k0 >= band.k1 ? 0 : count_pairs(band);
+    if (pairs == 0) return "the band is empty";
+    // Bands that share cells may hold more pairs than a number can count.
+    pairs_ += static_cast<uint64_t>(pairs);
     if (band.q0 < 0 || band.q1 > q_.rows() || band.k0 < 0 || band.k1 > kv_.rows())
       return fmt::format("it leaves the {} query and {} key rows", q_.rows(), kv_.rows());
-    const auto [q_from, q_to] = q_.stretches(band.q0, band.q1);
-    const auto [k_from, k_to] = kv_.stretches(band.k0, band.k1);
+    const RowSeries &q = q_series(band), &k = kv_.series(band.k0);
+    // Most bands lie in one series either way.
+    const Stretch q_part{q.begin, q.end, q.first.sequence},
+        k_part{k.begin, k.end, k.first.sequence};
+    const auto [q_from, q_to] =
+        band.q1 <= q.end ? std::pair(&q_part, &q_part + 1) : q_.stretches(q, band.q1);
+    const auto [k_from, k_to] =
+        band.k1 <= k.end ? std::pair(&k_part, &k_part + 1) : kv_.stretches(k, band.k1);
     const int64_t meetings = (q_to - q_from) * (k_to - k_from);
-    if (meetings > kMostLooks || looks_.fetch_add(meetings) > kMostLooks)
+    if (meetings > kMostLooks || has_looked_too_often(meetings))
       return "its rows and columns change their sequence too often to be proved";
     for (const Stretch* a = q_from; a != q_to; ++a) {
       if (a->sequence < 0)
@@ -77,10 +79,27 @@ class BandJudge {
       }
     }
     return is_full(band) ? full_complaint(band, q_from, q_to, k_from, k_to)
-                         : partial_complaint(band);
+                         : partial_complaint(band, q, k);
   }
 
+  /// Pairs of the bands so far.
+  uint64_t pairs() const { return pairs_; }
+
  private:
+  /// Counts looks. Threads would wait for each other if every band changed the common counter.
+  bool has_looked_too_often(int64_t meetings) {
+    constexpr int64_t kFew = 1 << 16;
+    own_looks_ += meetings;
+    if (own_looks_ < least_to_add_) return false;
+    least_to_add_ = kFew;
+    return looks_.fetch_add(std::exchange(own_looks_, 0)) > kMostLooks;
+  }
+  /// The series of the band's first row; one after another, bands have the same query rows.
+  const RowSeries& q_series(const BandSlice& band) {
+    if (q_series_ == nullptr || band.q0 < q_series_->begin || band.q0 >= q_series_->end)
+      q_series_ = &q_.series(band.q0);
+    return *q_series_;
+  }
   std::optional<std::string> cell_complaint(int64_t row, int64_t column, int64_t slice) const {
     return cell_complaint(row, q_.place(row), column, kv_.place(column), slice);
   }
@@ -112,9 +131,9 @@ class BandJudge {
     return std::nullopt;
   }
 
-  std::optional<std::string> partial_complaint(const BandSlice& band) const {
+  std::optional<std::string> partial_complaint(const BandSlice& band, const RowSeries& q,
+                                               const RowSeries& k) const {
     const int64_t rows = band.q1 - band.q0, columns = band.k1 - band.k0;
-    const RowSeries &q = q_.series(band.q0), &k = kv_.series(band.k0);
     if (band.q1 > q.end || band.k1 > k.end) return "a slanted band spans several runs";
     if (rows > 1 && columns > 1 && q.stride != k.stride)
       return "a slanted band joins runs of different stride";
@@ -165,6 +184,10 @@ class BandJudge {
   const RowReader& q_;
   const RowReader& kv_;
   std::atomic<int64_t>& looks_;
+  uint64_t pairs_ = 0;
+  int64_t own_looks_ = 0;                // not yet added
+  int64_t least_to_add_ = 0;             // the first band asks what others have counted
+  const RowSeries* q_series_ = nullptr;  // of the last band
 };
 
 /// Each (bands, q tokens, kv tokens) of both passes once: passes and ranks share them.
@@ -188,25 +211,50 @@ std::vector<Work> distinct_work(const Plan& plan) {
   return works;
 }
 
-/// Checks that every band of every item lies inside the mask.
-std::optional<std::string> check_bands(const Plan& plan, std::optional<ItemId>& wrong) {
+/// The pairs of a range of slices, each counted once: passes and ranks share them.
+struct PairCount {
+  int64_t first_slice, num_slices;
+  uint64_t pairs;
+  std::pair<int64_t, int64_t> range() const { return {first_slice, num_slices}; }
+};
+using PairCounts = std::vector<PairCount>;  // by range
+
+uint64_t pairs_of(const PairCounts& counts, const ComputeItem& item) {
+  if (item.num_slices == 0) return 0;
+  const std::pair range(item.first_slice, item.num_slices);
+  const auto found = std::partition_point(
+      counts.begin(), counts.end(), [&](const PairCount& count) { return count.range() < range; });
+  return found->pairs * static_cast<uint64_t>(item.heads.size());
+}
+
+/// Checks that every band of every item lies inside the mask, and counts the pairs.
+std::optional<std::string> check_bands(const Plan& plan, PairCounts& counts,
+                                       std::optional<ItemId>& wrong) {
   const std::vector<Work> works = distinct_work(plan);
   const SliceRows slices(plan);
-  Readers readers;
+  const auto reader_of = [&](Side side) {
+    return [&plan, side](RunListId list) { return std::make_unique<RowReader>(plan, list, side); };
+  };
+  ListCache<RowReader> q_readers(plan.run_lists.size(), reader_of(Side::q));
+  ListCache<RowReader> kv_readers(plan.run_lists.size(), reader_of(Side::kv));
   for (const Work& work : works) {
-    reader_of(readers, plan, work.q_tokens, Side::q);
-    reader_of(readers, plan, work.kv_tokens, Side::kv);
+    q_readers.add_use(work.q_tokens);
+    kv_readers.add_use(work.kv_tokens);
   }
+  q_readers.make_kept();
+  kv_readers.make_kept();
   const int64_t blocks = std::min<int64_t>(static_cast<int64_t>(works.size()), 64);
   std::vector<std::string> complaints(static_cast<size_t>(blocks));
   std::vector<std::pair<Direction, const ComputeItem*>> refuted(static_cast<size_t>(blocks));
+  std::vector<uint64_t> pairs(works.size(), 0);
   std::atomic<int64_t> looks{0};
   for_each_index(blocks, [&](int64_t block) {
     for (size_t w = static_cast<size_t>(block); w < works.size();
          w += static_cast<size_t>(blocks)) {
       const ComputeItem& item = *works[w].item;
-      BandJudge judge(plan, slices, *readers.at({item.q_tokens, Side::q}),
-                      *readers.at({item.kv_tokens, Side::kv}), looks);
+      std::unique_ptr<RowReader> own_q, own_kv;
+      BandJudge judge(plan, slices, q_readers.of(item.q_tokens, own_q),
+                      kv_readers.of(item.kv_tokens, own_kv), looks);
       for (const BandSlice& band : plan.slices_of(item)) {
         if (auto text = judge.complaint(band)) {
           refuted[block] = {works[w].direction, &item};
@@ -214,8 +262,11 @@ std::optional<std::string> check_bands(const Plan& plan, std::optional<ItemId>& 
           return;
         }
       }
+      pairs[w] = judge.pairs();
     }
   });
+  for (size_t w = 0; w < works.size(); ++w)
+    counts.push_back({works[w].first_slice, works[w].num_slices, pairs[w]});
   for (size_t block = 0; block < complaints.size(); ++block) {
     if (complaints[block].empty()) continue;
     const auto [direction, item] = refuted[block];
@@ -225,19 +276,11 @@ std::optional<std::string> check_bands(const Plan& plan, std::optional<ItemId>& 
   return std::nullopt;
 }
 
-/// Pairs of ranges of slices, each counted once: passes and ranks share them.
-using PairCounts = std::map<std::pair<int64_t, int64_t>, uint64_t>;
-
 std::optional<std::string> check_pair_counts(const Plan& plan, Direction direction,
-                                             PairCounts& counts, std::optional<ItemId>& wrong) {
+                                             const PairCounts& counts,
+                                             std::optional<ItemId>& wrong) {
   for (const ComputeItem& item : plan.pass(direction).computes) {
-    const auto [known, is_new] = counts.try_emplace({item.first_slice, item.num_slices}, 0);
-    if (is_new) {
-      // Bands that share cells may hold more pairs than a number can count.
-      for (const BandSlice& band : plan.slices_of(item))
-        known->second += static_cast<uint64_t>(count_pairs(band));
-    }
-    const uint64_t pairs = known->second * static_cast<uint64_t>(item.heads.size());
+    const uint64_t pairs = pairs_of(counts, item);
     if (pairs != static_cast<uint64_t>(item.visible_pairs)) {
       wrong = ItemId{direction, StageKind::compute, &item - plan.pass(direction).computes.data()};
       return fmt::format("{}: counts {} pairs, its bands hold {}", where(direction, item),
@@ -251,11 +294,11 @@ std::optional<std::string> check_pair_counts(const Plan& plan, Direction directi
 
 CheckResult check_coverage(const Plan& plan) {
   std::optional<ItemId> wrong;
-  if (auto text = check_bands(plan, wrong)) return broken("coverage", *text, wrong);
+  PairCounts counts;
+  if (auto text = check_bands(plan, counts, wrong)) return broken("coverage", *text, wrong);
   // All pairs are inside the mask: now each must be there exactly once.
   const PairPrint print(plan);
   const uint64_t visible = print.of_mask();
-  PairCounts counts;
   for (const Direction direction : kDirections) {
     if (direction == Direction::backward && !plan.scenario.numerics.backward) continue;
     if (auto text = check_pair_counts(plan, direction, counts, wrong))

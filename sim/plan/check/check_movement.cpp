@@ -1,3 +1,4 @@
+#include "sim/base/parallel.h"
 #include "sim/plan/check/check_rows.h"
 #include "sim/plan/item_uses.h"
 #include "sim/plan/visit_items.h"
@@ -171,6 +172,7 @@ class Walk {
   std::optional<std::string> run_transfers(const Pass& pass, const Stage& stage) {
     std::vector<Content> before;
     before.reserve(static_cast<size_t>(stage.end - stage.begin));
+    std::vector<std::pair<const RowPair, bool>*> added;  // to same_tokens_
     ++stage_;
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[i];
@@ -195,7 +197,12 @@ class Walk {
         return name(item) + ": overwrites a partial result that was not merged yet";
       read_in_[item.from] = stage_;
       before.push_back(from);
+      const auto rows = row_pair_of(item, from);
+      if (!rows) continue;
+      const auto [known, is_new] = same_tokens_.try_emplace(*rows, false);
+      if (is_new) added.push_back(&*known);
     }
+    compare_rows(added);
     landed_.clear();
     for (int64_t i = stage.begin; i < stage.end; ++i) {
       const TransferItem& item = pass.transfers[i];
@@ -310,22 +317,46 @@ class Walk {
     return std::nullopt;
   }
 
+  /// Rows of two lists: (list, rows) twice.
+  using RowPair = std::tuple<int32_t, int32_t, int32_t, int32_t>;
+
+  /// The rows that a transfer reads and writes, if they are not the same ones.
+  std::optional<RowPair> row_pair_of(const TransferItem& item, const Content& from) const {
+    const RunListId target = plan_.buffer(item.to).tokens;
+    const RunListId claimed = target == kNoTokens ? item.tokens : target;
+    // A sum without any share yet: zeros are right for every token.
+    if (from.tokens == kNoTokens || claimed == kNoTokens) return std::nullopt;
+    if (claimed == from.tokens && item.from_rows == item.to_rows) return std::nullopt;
+    // The rows of a gradient are those that its keys came from: both ways are one question.
+    auto one = std::pair(to_index(from.tokens), to_index(item.from_rows));
+    auto other = std::pair(to_index(claimed), to_index(item.to_rows));
+    if (other < one) std::swap(one, other);
+    return std::tuple_cat(one, other);
+  }
+
+  /// Compares the rows of the transfers of a stage that have not been compared yet.
+  void compare_rows(const std::vector<std::pair<const RowPair, bool>*>& added) {
+    const int64_t count = std::ssize(added), blocks = std::min<int64_t>(count, 64);
+    for_each_index(blocks, [&](int64_t block) {
+      RowPicker picker(plan_);
+      std::vector<TokenRun> sent, expected;
+      for (int64_t i = count * block / blocks; i < count * (block + 1) / blocks; ++i) {
+        auto& [rows, is_same] = *added[static_cast<size_t>(i)];
+        picker.pick(RunListId{std::get<0>(rows)}, RunListId{std::get<1>(rows)}, sent);
+        picker.pick(RunListId{std::get<2>(rows)}, RunListId{std::get<3>(rows)}, expected);
+        is_same = same_ids(sent, expected);
+      }
+    });
+  }
+
   /// Checks that the rows sent hold the same tokens as the rows of the target.
   std::optional<std::string> check_tokens(const TransferItem& item, const Content& from) {
     const RunListId target = plan_.buffer(item.to).tokens;
     if (target != kNoTokens && item.tokens != kNoTokens && item.tokens != target)
       return name(item) + ": claims other tokens than the receiver's";
-    if (from.tokens == kNoTokens)
-      return std::nullopt;  // a sum without any share yet: zeros are right for every token
-    const RunListId claimed = target == kNoTokens ? item.tokens : target;
-    if (claimed == from.tokens && item.from_rows == item.to_rows) return std::nullopt;
-    const auto key = std::tuple(to_index(from.tokens), to_index(item.from_rows), to_index(claimed),
-                                to_index(item.to_rows));
-    const auto [known, is_new] = same_tokens_.try_emplace(key, false);
-    if (is_new)
-      known->second =
-          same_ids(picker_.pick(from.tokens, item.from_rows), picker_.pick(claimed, item.to_rows));
-    if (!known->second)
+    if (target == kNoTokens && item.tokens == kNoTokens && from.tokens != kNoTokens)
+      return name(item) + ": a transfer into a ring buffer names no tokens";
+    if (const auto rows = row_pair_of(item, from); rows && !same_tokens_.at(*rows))
       return name(item) + ": the rows sent are not the tokens that the receiver expects";
     return std::nullopt;
   }
@@ -491,7 +522,7 @@ class Walk {
   int32_t stage_ = 0;
   IdVector<BufferId, int32_t> read_in_, written_in_;  // the last stage that did
   std::vector<Landed> landed_;                        // of this stage
-  std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, bool> same_tokens_;
+  std::map<RowPair, bool> same_tokens_;
 };
 
 }  // namespace

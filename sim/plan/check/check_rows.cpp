@@ -150,8 +150,9 @@ RowReader::RowReader(const Plan& plan, RunListId list, Side side) : plan_(plan),
   int64_t row = 0, near = -1;
   for (const TokenRun& run : plan.list(list)) {
     // Cut the run where the sequence, or validity, changes.
+    const int64_t count = run.count();
     int64_t index = 0;
-    while (index < run.count()) {
+    while (index < count) {
       const int64_t token = run.at(index);
       // Most runs begin in the sequence of the run before, and need no search.
       const bool is_near = near >= 0 &&
@@ -169,23 +170,28 @@ RowReader::RowReader(const Plan& plan, RunListId list, Side side) : plan_(plan),
                 : token < slot.valid_begin() ? slot.valid_begin()
                                              : slot.end();
       }
-      const int64_t stop = std::min(run.count(), TokenRun{run.begin, limit, run.stride}.count());
+      const int64_t stop = limit >= run.end
+                               ? count
+                               : std::min(count, TokenRun{run.begin, limit, run.stride}.count());
       const int64_t owner = valid ? sequence : -1;
       const bool grows = !stretches_.empty() && stretches_.back().sequence == owner &&
                          (owner < 0 || series_.back().place(series_.back().end - 1).token < token);
-      series_.push_back({row + index, row + stop, run.stride, {token, owner, position}});
       if (grows) {
         stretches_.back().row_end = row + stop;
       } else {
         stretches_.push_back({row + index, row + stop, owner});
       }
+      series_.push_back({row + index,
+                         row + stop,
+                         run.stride,
+                         {token, owner, position},
+                         std::ssize(stretches_) - 1});
       index = stop;
     }
-    row += run.count();
+    row += count;
   }
   rows_ = row;
   series_index_.make(series_.size(), rows_, [&](size_t i) { return series_[i].end; });
-  stretch_index_.make(stretches_.size(), rows_, [&](size_t i) { return stretches_[i].row_end; });
 }
 
 int64_t RowReader::sequence_of(int64_t token) const {
@@ -209,12 +215,15 @@ const RowSeries& RowReader::series(int64_t row) const {
 }
 
 std::pair<const Stretch*, const Stretch*> RowReader::stretches(int64_t begin, int64_t end) const {
-  const Stretch* all = stretches_.data();
-  const Stretch* end_of_all = all + stretches_.size();
+  const Stretch* end_of_all = stretches_.data() + stretches_.size();
   if (begin < 0 || begin >= rows_) return {end_of_all, end_of_all};
-  const auto [first, last] = stretch_index_.near(begin, stretches_.size());
-  const Stretch* from = std::partition_point(all + first, all + last,
-                                             [&](const Stretch& s) { return s.row_end <= begin; });
+  return stretches(series(begin), end);
+}
+
+std::pair<const Stretch*, const Stretch*> RowReader::stretches(const RowSeries& first,
+                                                               int64_t end) const {
+  const Stretch* from = stretches_.data() + first.stretch;
+  const Stretch* end_of_all = stretches_.data() + stretches_.size();
   // Most bands lie in one stretch.
   const Stretch* to = from + 1;
   if (to != end_of_all && to->row_begin < end)
@@ -257,25 +266,33 @@ const std::vector<int64_t>& RowPicker::first_rows(RunListId list) {
 }
 
 std::vector<TokenRun> RowPicker::pick(RunListId tokens, RunListId rows) {
-  const auto runs = plan_.list(tokens);
-  if (rows == kAllRows) return {runs.begin(), runs.end()};
-  const std::vector<int64_t>& first = first_rows(tokens);
   std::vector<TokenRun> picked;
+  pick(tokens, rows, picked);
+  return picked;
+}
+
+void RowPicker::pick(RunListId tokens, RunListId rows, std::vector<TokenRun>& into) {
+  into.clear();
+  const auto runs = plan_.list(tokens);
+  if (rows == kAllRows) {
+    into.assign(runs.begin(), runs.end());
+    return;
+  }
+  const std::vector<int64_t>& first = first_rows(tokens);
   for (const TokenRun& row_run : plan_.list(rows)) {
     int64_t row = row_run.begin;
     size_t at =
         static_cast<size_t>(std::upper_bound(first.begin(), first.end(), row) - first.begin()) - 1;
     while (row < row_run.end) {
       while (at < runs.size() && first[at + 1] <= row) ++at;
-      if (at >= runs.size()) return picked;
+      if (at >= runs.size()) return;
       // Strided row lists are picked id by id, contiguous ones run by run.
       const int64_t stop = row_run.stride == 1 ? std::min(row_run.end, first[at + 1]) : row + 1;
-      append_run(picked, {runs[at].at(row - first[at]), runs[at].at(stop - 1 - first[at]) + 1,
-                          runs[at].stride});
+      append_run(into, {runs[at].at(row - first[at]), runs[at].at(stop - 1 - first[at]) + 1,
+                        runs[at].stride});
       row = row_run.stride == 1 ? stop : row + row_run.stride;
     }
   }
-  return picked;
 }
 
 CheckResult passed(std::string name, std::string detail) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ struct RowSeries {
   int64_t begin = 0, end = 0;
   int64_t stride = 1;
   RowPlace first;
+  int64_t stretch = 0;  // number of the stretch that it is a part of
 
   RowPlace place(int64_t row) const {
     const int64_t beyond = (row - begin) * stride;
@@ -77,6 +79,8 @@ class RowReader {
   const RowSeries& series(int64_t row) const;
   /// The stretches that touch rows [begin, end).
   std::pair<const Stretch*, const Stretch*> stretches(int64_t begin, int64_t end) const;
+  /// The same if the series of row `begin` is known.
+  std::pair<const Stretch*, const Stretch*> stretches(const RowSeries& first, int64_t end) const;
   int64_t rows() const { return rows_; }
 
  private:
@@ -87,7 +91,7 @@ class RowReader {
   int64_t rows_ = 0;
   std::vector<RowSeries> series_;
   std::vector<Stretch> stretches_;
-  RowIndex series_index_, stretch_index_;
+  RowIndex series_index_;
 };
 
 /// Ids with a signed weight. Used to prove that two multisets of ids are equal.
@@ -106,17 +110,19 @@ int64_t first_shared(const std::vector<TokenRun>& runs);
 /// Selects rows of token lists; caches where each run of a list starts.
 class RowPicker {
  public:
-  explicit RowPicker(const Plan& plan) : plan_(plan), first_rows_(plan.run_lists.size()) {}
+  explicit RowPicker(const Plan& plan) : plan_(plan) {}
 
   /// The ids of the rows `rows` (run list of row numbers; kAllRows = all) of the token list
   /// `tokens`.
   std::vector<TokenRun> pick(RunListId tokens, RunListId rows);
+  /// The same into a list that has memory from before.
+  void pick(RunListId tokens, RunListId rows, std::vector<TokenRun>& into);
 
  private:
   const std::vector<int64_t>& first_rows(RunListId list);
 
   const Plan& plan_;
-  IdVector<RunListId, std::vector<int64_t>> first_rows_;  // [run + 1]
+  std::map<RunListId, std::vector<int64_t>> first_rows_;  // [run + 1]
 };
 
 /// Checks that ids, lists, stages and slices are in range; a part of "buffers". The other checks

@@ -86,36 +86,34 @@ PairPrint::PairPrint(const Plan& plan)
       x_(draw(plan, 1), exponent_limit(plan)),
       y_(draw(plan, 2), exponent_limit(plan)),
       xy_(multiply(draw(plan, 1), draw(plan, 2)), exponent_limit(plan)),
-      heads_{0},
-      q_sums_(plan.run_lists.size()),
-      k_sums_(plan.run_lists.size()) {
+      heads_{0} {
   for (int32_t head = 0; head < plan.scenario.attention.heads; ++head)
     heads_.push_back(add(heads_.back(), draw(plan, 3 + static_cast<uint64_t>(head))));
   for (PowerTable* table : {&x_, &y_, &xy_}) {
     table->prepare_stride(1);
   }
-  // Runs of rows may have strides that no batch of so few tokens has.
-  const auto prepare = [&](RunListId list) {
-    for (const TokenRun& run : plan.list(list)) {
-      if (run.stride == 1 || run.count() <= 1) continue;
-      for (PowerTable* table : {&x_, &y_, &xy_}) table->prepare_stride(run.stride);
-    }
-  };
+  IdVector<RunListId, bool> is_prepared(plan.run_lists.size());
   for (const Pass* pass : {&plan.forward, &plan.backward}) {
     for (const ComputeItem& item : pass->computes) {
       if (item.num_slices == 0) continue;
-      if (!q_sums_[item.q_tokens]) {
-        prepare(item.q_tokens);
-        q_sums_[item.q_tokens] = std::make_unique<ListSums>(list_sums(y_, item.q_tokens));
-      }
-      if (!k_sums_[item.kv_tokens]) {
-        prepare(item.kv_tokens);
-        k_sums_[item.kv_tokens] = std::make_unique<ListSums>(list_sums(x_, item.kv_tokens));
-      }
       slice_sums_.try_emplace(SharedSlices(item), 0);
+      for (const RunListId list : {item.q_tokens, item.kv_tokens}) {
+        if (!is_prepared[list]) prepare_strides(list);
+        is_prepared[list] = true;
+      }
     }
   }
   sum_slices();
+}
+
+void PairPrint::prepare_strides(RunListId list) {
+  int64_t last = 1;
+  for (const TokenRun& run : plan_.list(list)) {
+    // Runs of rows may have strides that no batch of so few tokens has.
+    if (run.stride == last || run.stride == 1 || run.count() <= 1) continue;
+    last = run.stride;
+    for (PowerTable* table : {&x_, &y_, &xy_}) table->prepare_stride(last);
+  }
 }
 
 uint64_t PairPrint::sum_run(const PowerTable& powers, const TokenRun& run, int64_t count) const {
@@ -124,10 +122,20 @@ uint64_t PairPrint::sum_run(const PowerTable& powers, const TokenRun& run, int64
   return multiply(powers.power(run.begin), powers.sum(run.stride, 0, count));
 }
 
-PairPrint::ListSums PairPrint::list_sums(const PowerTable& powers, RunListId list) const {
-  ListSums sums{{0}, {0}};
-  sums.first_row.reserve(plan_.list(list).size() + 1);
-  sums.before.reserve(plan_.list(list).size() + 1);
+size_t PairPrint::ListSums::run_of(int64_t row) const {
+  const auto [from, to] = index.near(row, first_row.size() - 1);
+  const auto begin = first_row.begin();
+  return static_cast<size_t>(std::upper_bound(begin + static_cast<int64_t>(from),
+                                              begin + static_cast<int64_t>(to) + 1, row) -
+                             begin) -
+         1;
+}
+
+std::unique_ptr<PairPrint::ListSums> PairPrint::list_sums(const PowerTable& powers,
+                                                          RunListId list) const {
+  auto sums = std::make_unique<ListSums>(ListSums{list, {0}, {0}, {}});
+  sums->first_row.reserve(plan_.list(list).size() + 1);
+  sums->before.reserve(plan_.list(list).size() + 1);
   // The sum of a run is the power of its first id times that of its shape, which stripes share.
   int64_t stride = 1, count = 1;
   uint64_t shape = 1;
@@ -136,60 +144,61 @@ PairPrint::ListSums PairPrint::list_sums(const PowerTable& powers, RunListId lis
       stride = run.stride, count = run.count();
       shape = count == 1 ? 1 : powers.sum(stride, 0, count);
     }
-    sums.first_row.push_back(sums.first_row.back() + count);
-    sums.before.push_back(add(sums.before.back(), multiply(powers.power(run.begin), shape)));
+    sums->first_row.push_back(sums->first_row.back() + count);
+    sums->before.push_back(add(sums->before.back(), multiply(powers.power(run.begin), shape)));
   }
+  sums->index.make(plan_.list(list).size(), sums->first_row.back(),
+                   [&](size_t run) { return sums->first_row[run + 1]; });
   return sums;
 }
 
-uint64_t PairPrint::sum_rows(const PowerTable& powers, RunListId list, const ListSums& sums,
-                             int64_t begin, int64_t end) const {
+uint64_t PairPrint::sum_rows(const PowerTable& powers, const ListSums& sums, int64_t begin,
+                             int64_t end) const {
   const auto before = [&](int64_t row) {
-    const auto next = std::upper_bound(sums.first_row.begin(), sums.first_row.end(), row);
-    const auto run = static_cast<size_t>(next - sums.first_row.begin()) - 1;
-    if (run + 1 == sums.first_row.size()) return sums.before.back();
-    return add(sums.before[run], sum_run(powers, plan_.list(list)[run], row - sums.first_row[run]));
+    const size_t run = sums.run_of(row);
+    return add(sums.before[run],
+               sum_run(powers, plan_.list(sums.list)[run], row - sums.first_row[run]));
   };
   return subtract(before(end), before(begin));
 }
 
-/// Rows [begin, end) of a list, which lie in one run: check_bands has proved it for slanted bands.
-TokenRun PairPrint::arithmetic_rows(RunListId list, const ListSums& sums, int64_t begin,
-                                    int64_t end) const {
-  const auto next = std::upper_bound(sums.first_row.begin(), sums.first_row.end(), begin);
-  const auto run = static_cast<size_t>(next - sums.first_row.begin()) - 1;
-  const TokenRun& all = plan_.list(list)[run];
-  const int64_t first = all.at(begin - sums.first_row[run]);
-  return {first, first + (end - begin - 1) * all.stride + 1, all.stride};
+std::pair<int64_t, int64_t> PairPrint::row_of(const ListSums& sums, int64_t row) const {
+  const size_t run = sums.run_of(row);
+  const TokenRun& all = plan_.list(sums.list)[run];
+  return {all.at(row - sums.first_row[run]), all.stride};
 }
 
-uint64_t PairPrint::sum_band(const SharedSlices& item, const BandSlice& band) const {
-  const ListSums &q = *q_sums_[item.q_tokens], &k = *k_sums_[item.kv_tokens];
+uint64_t PairPrint::sum_band(ItemSums& item, const BandSlice& band) const {
   if (is_full(band)) {
-    return multiply(sum_rows(y_, item.q_tokens, q, band.q0, band.q1),
-                    sum_rows(x_, item.kv_tokens, k, band.k0, band.k1));
+    return multiply(sum_rows(y_, item.q, band.q0, band.q1), sum_rows(x_, item.k, band.k0, band.k1));
   }
   if (band.q1 - band.q0 == 1 || band.k1 - band.k0 == 1) {
     uint64_t sum = 0;
     for (int64_t row = band.q0; row < band.q1; ++row) {
       const ColumnRange seen = columns_of_row(band, row);
       if (seen.begin >= seen.end) continue;
-      sum = add(sum, multiply(sum_rows(y_, item.q_tokens, q, row, row + 1),
-                              sum_rows(x_, item.kv_tokens, k, seen.begin, seen.end)));
+      sum = add(sum, multiply(sum_rows(y_, item.q, row, row + 1),
+                              sum_rows(x_, item.k, seen.begin, seen.end)));
     }
     return sum;
   }
-  return sum_slanted(band, arithmetic_rows(item.q_tokens, q, band.q0, band.q1),
-                     arithmetic_rows(item.kv_tokens, k, band.k0, band.k1));
+  // Its rows and its columns lie in one run each: check_bands has proved it for slanted bands.
+  const auto [query, stride] = row_of(item.q, band.q0);
+  const int64_t key = row_of(item.k, band.k0).first;
+  const Slant slant{band.q1 - band.q0, band.k1 - band.k0, band.lo, band.hi, stride};
+  if (slant != item.slant) {
+    item.slant = slant;
+    item.slanted = sum_slant(slant);
+  }
+  return multiply(multiply(y_.power(query), x_.power(key)), item.slanted);
 }
 
 /// Row i sees columns [max(0, i + lo), min(columns, i + hi + 1)). The sum over the columns of a row
 /// is a difference of two powers of x, so the sum over the rows is one of four geometric series.
-uint64_t PairPrint::sum_slanted(const BandSlice& band, const TokenRun& q, const TokenRun& k) const {
-  const int64_t stride = q.stride, columns = band.k1 - band.k0;
-  const int64_t lo = band.lo, hi = band.hi;
+uint64_t PairPrint::sum_slant(const Slant& slant) const {
+  const auto [rows, columns, lo, hi, stride] = slant;
   const int64_t from = std::max<int64_t>(0, -hi);
-  const int64_t to = std::min<int64_t>(band.q1 - band.q0, columns - lo);
+  const int64_t to = std::min<int64_t>(rows, columns - lo);
   const int64_t full_end =
       std::clamp(columns - hi - 1, from, to);            // rows from here end at the edge
   const int64_t full_begin = std::clamp(-lo, from, to);  // rows up to here begin at the edge
@@ -202,20 +211,31 @@ uint64_t PairPrint::sum_slanted(const BandSlice& band, const TokenRun& q, const 
       add(y_.sum(stride, from, full_begin),
           multiply(x_.power(stride * std::max<int64_t>(0, full_begin + lo)),
                    multiply(y_.power(stride * full_begin), xy_.sum(stride, 0, to - full_begin))));
-  const uint64_t scale = x_.divide_by_step(multiply(y_.power(q.begin), x_.power(k.begin)), stride);
-  return multiply(scale, subtract(ends, begins));
+  return x_.divide_by_step(subtract(ends, begins), stride);
 }
 
 void PairPrint::sum_slices() {
+  ListCache<ListSums> q_sums(plan_.run_lists.size(),
+                             [&](RunListId list) { return list_sums(y_, list); });
+  ListCache<ListSums> k_sums(plan_.run_lists.size(),
+                             [&](RunListId list) { return list_sums(x_, list); });
   std::vector<std::pair<const SharedSlices, uint64_t>*> all;
-  for (auto& entry : slice_sums_) all.push_back(&entry);
+  for (auto& entry : slice_sums_) {
+    all.push_back(&entry);
+    q_sums.add_use(entry.first.q_tokens);
+    k_sums.add_use(entry.first.kv_tokens);
+  }
+  q_sums.make_kept();
+  k_sums.make_kept();
   const int64_t blocks = std::min<int64_t>(std::ssize(all), 64);
   for_each_index(blocks, [&](int64_t block) {
     for (auto i = static_cast<size_t>(block); i < all.size(); i += static_cast<size_t>(blocks)) {
       const SharedSlices& shared = all[i]->first;
+      std::unique_ptr<ListSums> own_q, own_k;
+      ItemSums item{q_sums.of(shared.q_tokens, own_q), k_sums.of(shared.kv_tokens, own_k), {}, 0};
       uint64_t sum = 0;
       for (int64_t slice = 0; slice < shared.num_slices; ++slice)
-        sum = add(sum, sum_band(shared, plan_.slices[shared.first_slice + slice]));
+        sum = add(sum, sum_band(item, plan_.slices[shared.first_slice + slice]));
       all[i]->second = sum;
     }
   });
@@ -297,13 +317,16 @@ std::optional<PairDifference> PairPrint::find_difference(Direction direction) co
       row = add(row, multiply(sum, heads_.back()));
     }
   }
+  std::map<RunListId, std::unique_ptr<ListSums>> k_sums;
   for (const ComputeItem& item : computes) {
+    if (item.num_slices == 0) continue;
+    std::unique_ptr<ListSums>& keys = k_sums[item.kv_tokens];
+    if (!keys) keys = list_sums(x_, item.kv_tokens);
     for (const BandSlice& band : plan_.slices_of(item)) {
       for (int64_t row = band.q0; row < band.q1; ++row) {
         const ColumnRange seen = columns_of_row(band, row);
         if (seen.begin >= seen.end) continue;
-        const uint64_t sum =
-            sum_rows(x_, item.kv_tokens, *k_sums_[item.kv_tokens], seen.begin, seen.end);
+        const uint64_t sum = sum_rows(x_, *keys, seen.begin, seen.end);
         uint64_t& left = open[reader(q_readers, item.q_tokens, Side::q).place(row).token];
         left = subtract(left,
                         multiply(sum, subtract(heads_[item.heads.end], heads_[item.heads.begin])));

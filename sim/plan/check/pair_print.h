@@ -3,6 +3,8 @@
 #include "sim/base/id_vector.h"
 #include "sim/base/ids.h"
 #include "sim/plan/band.h"
+#include "sim/plan/check/check_rows.h"
+#include "sim/plan/check/list_cache.h"
 #include "sim/plan/plan.h"
 
 #include <cstdint>
@@ -78,24 +80,45 @@ class PairPrint {
  private:
   /// Sums of powers over the rows of one token list.
   struct ListSums {
+    RunListId list{};
     std::vector<int64_t> first_row;  // [run + 1]
     std::vector<uint64_t> before;    // [run + 1] sum of the runs before it
+    RowIndex index;                  // of runs
+
+    /// The run that holds the row; behind all rows, the last one.
+    size_t run_of(int64_t row) const;
+  };
+
+  /// What decides the sum of a slanted band but for its first query and key.
+  struct Slant {
+    int64_t rows = 0, columns = 0, lo = 0, hi = 0, stride = 1;
+    bool operator==(const Slant&) const = default;
+  };
+
+  /// The rows of a compute item, and the sum of the slant of its last band, which the next band of
+  /// a stripe nearly always has too.
+  struct ItemSums {
+    const ListSums &q, &k;
+    Slant slant;
+    uint64_t slanted = 0;
   };
 
   std::string chance_of(Direction direction, std::pair<int64_t, int32_t> cell, int64_t query) const;
-  uint64_t sum_rows(const PowerTable& powers, RunListId list, const ListSums& sums, int64_t begin,
+  uint64_t sum_rows(const PowerTable& powers, const ListSums& sums, int64_t begin,
                     int64_t end) const;
   uint64_t sum_run(const PowerTable& powers, const TokenRun& run, int64_t count) const;
-  uint64_t sum_band(const SharedSlices& item, const BandSlice& band) const;
+  uint64_t sum_band(ItemSums& item, const BandSlice& band) const;
+  void prepare_strides(RunListId list);
   void sum_slices();
-  uint64_t sum_slanted(const BandSlice& band, const TokenRun& q, const TokenRun& k) const;
-  ListSums list_sums(const PowerTable& powers, RunListId list) const;
-  TokenRun arithmetic_rows(RunListId list, const ListSums& sums, int64_t begin, int64_t end) const;
+  /// The sum of a band whose first query and key are 0.
+  uint64_t sum_slant(const Slant& slant) const;
+  std::unique_ptr<ListSums> list_sums(const PowerTable& powers, RunListId list) const;
+  /// The token of a row, and the stride of its run.
+  std::pair<int64_t, int64_t> row_of(const ListSums& sums, int64_t row) const;
 
   const Plan& plan_;
   PowerTable x_, y_, xy_;
-  std::vector<uint64_t> heads_;                                     // [heads + 1] prefix sums of w
-  IdVector<RunListId, std::unique_ptr<ListSums>> q_sums_, k_sums_;  // of lists that items name
+  std::vector<uint64_t> heads_;  // [heads + 1] prefix sums of w
   // Passes, and ranks that exchange heads, share slices of the same rows: the sum of all of them.
   std::map<SharedSlices, uint64_t> slice_sums_;
 };

@@ -186,12 +186,14 @@ std::vector<CheckResult> inspect_plan(const Plan& plan) {
   checks.push_back(check_buffers(plan));
   // The later checks use what the first two have proved.
   if (!checks[0].ok || !checks[1].ok) return checks;
-  std::vector<CheckResult (*)(const Plan&)> later{check_coverage, check_movement, check_partials,
-                                                  check_gradients, check_bytes};
+  // The longest two share their own work among the threads.
+  checks.push_back(check_coverage(plan));
+  checks.push_back(check_movement(plan));
+  std::vector<CheckResult (*)(const Plan&)> later{check_partials, check_gradients, check_bytes};
   if (has_rounds(plan.scenario.parallel)) later.push_back(check_rounds);
-  checks.resize(2 + later.size());
+  checks.resize(4 + later.size());
   for_each_index(static_cast<int64_t>(later.size()), [&](int64_t i) {
-    checks[static_cast<size_t>(2 + i)] = later[static_cast<size_t>(i)](plan);
+    checks[static_cast<size_t>(4 + i)] = later[static_cast<size_t>(i)](plan);
   });
   return checks;
 }

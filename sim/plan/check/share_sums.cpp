@@ -36,6 +36,26 @@ void ShareLedger::add(const Share& share) {
                       to_index(share.rows))] += share.weight;
 }
 
+void ShareLedger::drop_balanced_lists() {
+  std::vector<WeightedRun> rows;
+  for (auto first = entries_.begin(); first != entries_.end();) {
+    const auto& [begin, end, tokens, all] = first->first;
+    rows.clear();
+    auto last = first;
+    for (; last != entries_.end(); ++last) {
+      const auto& [other_begin, other_end, other_tokens, list] = last->first;
+      if (std::tie(other_begin, other_end, other_tokens) != std::tie(begin, end, tokens)) break;
+      if (last->second == 0) continue;
+      if (RunListId{list} == kAllRows) {
+        rows.push_back({{0, plan_.rows(RunListId{tokens}), 1}, last->second});
+        continue;
+      }
+      for (const TokenRun& run : plan_.list(RunListId{list})) rows.push_back({run, last->second});
+    }
+    first = first_unbalanced(rows) < 0 ? entries_.erase(first, last) : last;
+  }
+}
+
 bool ShareLedger::cancels_over_heads() {
   int32_t heads = 0;
   for (const auto& [key, weight] : entries_) heads = std::max(heads, std::get<1>(key));
@@ -58,6 +78,7 @@ bool ShareLedger::cancels_over_heads() {
 }
 
 std::optional<TokenHead> ShareLedger::first_difference() {
+  drop_balanced_lists();
   std::vector<Entry> entries;
   std::vector<int32_t> cuts;
   for (const auto& [key, weight] : entries_) {

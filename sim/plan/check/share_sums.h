@@ -34,7 +34,7 @@ bool has_token(const Plan& plan, RunListId tokens, RunListId rows, int64_t token
 /// Results per interval of heads, which must cancel.
 class ShareLedger {
  public:
-  explicit ShareLedger(const Plan& plan) : picker_(plan) {}
+  explicit ShareLedger(const Plan& plan) : plan_(plan), picker_(plan) {}
 
   void add(const Share& share);
   /// First (token, head) whose results do not cancel, or nothing.
@@ -48,12 +48,16 @@ class ShareLedger {
   };
 
   const std::vector<TokenRun>& picked(RunListId tokens, RunListId rows);
+  /// Removes the results of lists whose rows cancel by their numbers, whatever their tokens are:
+  /// nearly all where every rank's rows are of a list of its own, which may be long.
+  void drop_balanced_lists();
   /// True if the results of every token cancel in their sum over all heads. Every head has a weight
   /// of its own, which no compute item has as its fingerprint, and results are multiplied with it:
   /// heads that do not cancel are as unlikely to cancel each other as computes are. False says
   /// nothing of single heads.
   bool cancels_over_heads();
 
+  const Plan& plan_;
   RowPicker picker_;
   std::map<std::pair<int32_t, int32_t>, std::vector<TokenRun>> picked_;
   std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, uint64_t> entries_;

@@ -1,6 +1,7 @@
 #include "sim/plan/planner/needed_rows.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cpscope {
 namespace {
@@ -128,17 +129,24 @@ void KvOwners::for_each_part(const std::vector<TokenRun>& wanted, Visit visit) c
   }
 }
 
-KvOwners::Split KvOwners::split_by_owner(const std::vector<TokenRun>& wanted) const {
-  Split split;
-  split.owned.resize(layout_.kv_runs.size());
+KvOwners::Received KvOwners::receive(const std::vector<TokenRun>& wanted, RankId self) const {
+  Received received;
+  IdVector<RankId, Source> sources(layout_.kv_runs.size());
+  int64_t row = 0;
   for_each_part(wanted, [&](RankId owner, const TokenRun& rows, const TokenRun& tokens) {
-    OwnedRows& owned = split.owned[owner];
-    const size_t before = owned.tokens.size();
-    append_run(owned.rows, rows);
-    append_run(owned.tokens, tokens);
-    if (owned.tokens.size() > before) split.owners.push_back(owner);
+    if (owner == self) return;
+    const int64_t count = rows.end - rows.begin;
+    append_run(received.tokens, tokens);
+    append_run(sources[owner].rows, rows);
+    append_run(sources[owner].to_rows, {row, row + count, 1});
+    row += count;
   });
-  return split;
+  for (const RankId rank : sources.ids()) {
+    if (sources[rank].rows.empty()) continue;
+    sources[rank].rank = rank;
+    received.sources.push_back(std::move(sources[rank]));
+  }
+  return received;
 }
 
 int64_t KvOwners::count_runs(const std::vector<TokenRun>& wanted, RankId self) const {

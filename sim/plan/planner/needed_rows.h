@@ -23,24 +23,23 @@ class KvOwners {
  public:
   explicit KvOwners(const Layout& layout);
 
-  /// Rows of one owner's home kv buffer, and the token ids that they hold.
-  struct OwnedRows {
-    std::vector<TokenRun> rows;
+  /// Rows that one owner sends: of its home kv buffer, and of what the receiver gets.
+  struct Source {
+    RankId rank{};
+    std::vector<TokenRun> rows, to_rows;
+  };
+
+  struct Received {
+    // Ascending, or, if the layout is striped, one rank's after another's.
     std::vector<TokenRun> tokens;
+    std::vector<Source> sources;  // by rank; none without rows
   };
 
-  struct Split {
-    IdVector<RankId, OwnedRows> owned;  // in the order of the owner's buffer
-    // The owner of every run of tokens: of all runs by ascending token, or, if the layout is
-    // striped, one rank's runs after another's.
-    std::vector<RankId> owners;
-  };
+  /// The keys of `wanted` that `self` does not own, and who sends them.
+  Received receive(const std::vector<TokenRun>& wanted, RankId self) const;
 
-  /// The rows of every rank that hold the keys of `wanted`.
-  Split split_by_owner(const std::vector<TokenRun>& wanted) const;
-
-  /// Number of runs of received tokens, and of rows sent and received, that the split of a rank
-  /// makes, its own rows left out. No list is built.
+  /// Number of runs of tokens, and of rows sent and received, that `receive` returns. No list is
+  /// built.
   int64_t count_runs(const std::vector<TokenRun>& wanted, RankId self) const;
 
   /// Number of wanted keys that `rank` does not own. O(runs); no list is built.
@@ -58,7 +57,7 @@ class KvOwners {
   };
 
   /// Calls visit(owner, rows, tokens) for every part of the wanted keys that one run of one rank
-  /// holds, in the order of Split::owners.
+  /// holds, in the order of Received::tokens.
   template <class Visit>
   void for_each_part(const std::vector<TokenRun>& wanted, Visit visit) const;
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <tuple>
 
@@ -22,6 +23,10 @@ RunListId PlanBuilder::add_list(const std::vector<TokenRun>& runs) {
   const auto first = static_cast<int64_t>(plan_.runs.size());
   plan_.runs.insert(plan_.runs.end(), runs.begin(), runs.end());
   return plan_.run_lists.push_back({first, static_cast<int64_t>(runs.size()), count_ids(runs)});
+}
+
+void PlanBuilder::expect_runs(int64_t count) {
+  plan_.runs.reserve(plan_.runs.size() + static_cast<size_t>(count));
 }
 
 BufferId PlanBuilder::add_buffer(RankId rank, BufferKind kind, BufferRole role, RunListId tokens,
@@ -122,24 +127,24 @@ void PlanBuilder::add_finish(RankId rank, BufferId buffer) {
 
 namespace {
 
-/// The most corners of one sequence.
-int64_t most_of_sequence(const std::vector<SequenceCorner>& corners) {
-  int64_t most = 0, same = 0;
-  for (size_t i = 0; i < corners.size(); ++i) {
-    same = i > 0 && corners[i].sequence == corners[i - 1].sequence ? same + 1 : 1;
-    most = std::max(most, same);
-  }
-  return most;
-}
+/// Tables of KV pieces, which may be made when they are looked at.
+struct KeyTables {
+  /// Calls visit(table).
+  std::function<void(int32_t, const std::function<void(const PieceTable&)>&)> with;
+  std::vector<CornerCount> corners;  // [table]
+};
 
 /// The corners of some tables, in the order of find_corners.
-std::vector<SequenceCorner> join_corners(const std::vector<std::vector<SequenceCorner>>& corners,
-                                         const std::vector<int32_t>& tables) {
+std::vector<SequenceCorner> join_corners(const KeyTables& tables,
+                                         const std::vector<int32_t>& chosen) {
   std::vector<SequenceCorner> joined;
-  for (const int32_t table : tables)
-    joined.insert(joined.end(), corners[static_cast<size_t>(table)].begin(),
-                  corners[static_cast<size_t>(table)].end());
-  if (tables.size() < 2) return joined;
+  for (const int32_t id : chosen) {
+    tables.with(id, [&](const PieceTable& table) {
+      const std::vector<SequenceCorner> corners = find_corners(table);
+      joined.insert(joined.end(), corners.begin(), corners.end());
+    });
+  }
+  if (chosen.size() < 2) return joined;
   std::sort(joined.begin(), joined.end(), [](const SequenceCorner& a, const SequenceCorner& b) {
     return std::tie(a.sequence, a.first_position) < std::tie(b.sequence, b.first_position);
   });
@@ -150,19 +155,13 @@ std::vector<SequenceCorner> join_corners(const std::vector<std::vector<SequenceC
 /// that could be so much is looked at: documents cut for hundreds of ranks would otherwise fill
 /// gigabytes before they are refused.
 bool makes_too_many_slices(const MaskBands& mask, const std::vector<PieceTable>& q_tables,
-                           const std::vector<PieceTable>& kv_tables,
-                           const std::vector<SliceJob>& jobs) {
-  std::vector<std::vector<SequenceCorner>> q, kv;
-  std::vector<int64_t> most_of_kv;
-  for (const PieceTable& table : q_tables) q.push_back(find_corners(table));
-  for (const PieceTable& table : kv_tables) {
-    kv.push_back(find_corners(table));
-    most_of_kv.push_back(most_of_sequence(kv.back()));
-  }
+                           const KeyTables& kv_tables, const std::vector<SliceJob>& jobs) {
+  std::vector<int64_t> q_corners;
+  for (const PieceTable& table : q_tables) q_corners.push_back(count_corners(table).all);
   double most = 0;
   for (const SliceJob& job : jobs)
-    most +=
-        static_cast<double>(q[job.q_table].size()) * static_cast<double>(most_of_kv[job.kv_table]);
+    most += static_cast<double>(q_corners[job.q_table]) *
+            static_cast<double>(kv_tables.corners[job.kv_table].most);
   if (most <= static_cast<double>(kMaxPlanSlices)) return false;
   // Rings have a job for each pair of tables: the keys of all jobs of one query table are one list,
   // which is nearly always that of the table before too.
@@ -173,9 +172,9 @@ bool makes_too_many_slices(const MaskBands& mask, const std::vector<PieceTable>&
     tables.clear();
     for (; end < jobs.size() && jobs[end].q_table == jobs[first].q_table; ++end)
       tables.push_back(jobs[end].kv_table);
-    if (tables != joined_tables) joined = join_corners(kv, tables);
+    if (tables != joined_tables) joined = join_corners(kv_tables, tables);
     joined_tables = tables;
-    least += count_least_bands(q[jobs[first].q_table], joined, mask);
+    least += count_least_bands(find_corners(q_tables[jobs[first].q_table]), joined, mask);
   }
   return least > kMaxPlanSlices;
 }
@@ -236,12 +235,10 @@ class BandQueue {
   std::vector<int64_t> begins_;
 };
 
-}  // namespace
-
-std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
-                                                     const std::vector<PieceTable>& q_tables,
-                                                     const std::vector<PieceTable>& kv_tables,
-                                                     const std::vector<SliceJob>& jobs) {
+std::optional<std::vector<SliceRange>> intersect_tables(PlanBuilder& builder,
+                                                        const std::vector<PieceTable>& q_tables,
+                                                        const KeyTables& kv_tables,
+                                                        const std::vector<SliceJob>& jobs) {
   if (makes_too_many_slices(builder.mask(), q_tables, kv_tables, jobs)) return std::nullopt;
   constexpr int64_t kBlocksOfThread = 16;
   const int64_t count = static_cast<int64_t>(jobs.size());
@@ -255,9 +252,10 @@ std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
     for (int64_t j = block * per_block; j < std::min(count, (block + 1) * per_block); ++j) {
       if (total.load(std::memory_order_relaxed) > kMaxPlanSlices) return;
       const int64_t first = std::ssize(bands);
-      const int64_t pairs =
-          intersect(q_tables[jobs[j].q_table], kv_tables[jobs[j].kv_table], builder.mask(), bands);
-      ranges[j] = {first, std::ssize(bands) - first, pairs};
+      kv_tables.with(jobs[j].kv_table, [&](const PieceTable& kv) {
+        const int64_t pairs = intersect(q_tables[jobs[j].q_table], kv, builder.mask(), bands);
+        ranges[j] = {first, std::ssize(bands) - first, pairs};
+      });
       total.fetch_add(ranges[j].count, std::memory_order_relaxed);
     }
     queue.end(block, std::move(bands));
@@ -266,6 +264,36 @@ std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
   for (int64_t j = 0; j < count; ++j)
     ranges[j].first += queue.begins()[static_cast<size_t>(j / per_block)];
   return ranges;
+}
+
+}  // namespace
+
+std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
+                                                     const std::vector<PieceTable>& q_tables,
+                                                     const std::vector<PieceTable>& kv_tables,
+                                                     const std::vector<SliceJob>& jobs) {
+  KeyTables tables{[&](int32_t id, const auto& visit) { visit(kv_tables[id]); }, {}};
+  for (const PieceTable& table : kv_tables) tables.corners.push_back(count_corners(table));
+  return intersect_tables(builder, q_tables, tables, jobs);
+}
+
+std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
+                                                     const std::vector<PieceTable>& q_tables,
+                                                     const std::vector<RunListId>& kv_lists,
+                                                     const std::vector<SliceJob>& jobs) {
+  KeyTables tables{[&](int32_t id, const auto& visit) {
+                     const RunListId list = kv_lists[static_cast<size_t>(id)];
+                     if (list == kNoTokens) return visit(PieceTable{{}, {}, {0}});
+                     visit(make_pieces(builder.plan().list(list), builder.slots(), Side::kv));
+                   },
+                   std::vector<CornerCount>(kv_lists.size())};
+  for_each_index(std::ssize(kv_lists), [&](int64_t id) {
+    const RunListId list = kv_lists[static_cast<size_t>(id)];
+    if (list != kNoTokens)
+      tables.corners[static_cast<size_t>(id)] =
+          count_corners(builder.plan().list(list), builder.slots(), Side::kv);
+  });
+  return intersect_tables(builder, q_tables, tables, jobs);
 }
 
 Error too_many_slices() {

@@ -39,6 +39,8 @@ class PlanBuilder {
   HeadRange all_kv_heads() const { return {0, attention().kv_heads}; }
 
   RunListId add_list(const std::vector<TokenRun>& runs);
+  /// Makes room for so many more runs.
+  void expect_runs(int64_t count);
   BufferId add_buffer(RankId rank, BufferKind kind, BufferRole role, RunListId tokens, int64_t rows,
                       HeadRange heads);
   /// A buffer whose rows are exactly the tokens of the list.
@@ -92,6 +94,13 @@ struct SliceRange {
 std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
                                                      const std::vector<PieceTable>& q_tables,
                                                      const std::vector<PieceTable>& kv_tables,
+                                                     const std::vector<SliceJob>& jobs);
+
+/// The same with tables of KV lists, kNoTokens for none, of which only those in work are kept:
+/// where every rank has a long list of its own, all tables together would fill gigabytes.
+std::optional<std::vector<SliceRange>> intersect_all(PlanBuilder& builder,
+                                                     const std::vector<PieceTable>& q_tables,
+                                                     const std::vector<RunListId>& kv_lists,
                                                      const std::vector<SliceJob>& jobs);
 
 Error too_many_slices();

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
 #include <numeric>
+#include <optional>
 #include <queue>
 #include <span>
 
@@ -177,37 +179,19 @@ void move_queries(PlanBuilder& builder, CastPlan& cast) {
   }
 }
 
-/// Finds the remote KV rows that a rank's queries need, in ascending token order (source order for
-/// one-token stripes), and who sends them.
-void find_remote_kv(PlanBuilder& builder, const KvOwners& owners, const PieceTable& q,
-                    CastRank& rank) {
-  const std::vector<TokenRun> wanted = visible_keys(q, builder.mask(), builder.slots());
-  const KvOwners::Split split = owners.split_by_owner(wanted);
-  const RankId self = rank.seat.rank;
-  // The runs of every source come in the order of its own buffer.
-  IdVector<RankId, size_t> next(split.owned.size());
-  IdVector<RankId, std::vector<TokenRun>> to_rows(split.owned.size());
-  std::vector<TokenRun> tokens;
-  int64_t row = 0;
-  for (const RankId source : split.owners) {
-    const TokenRun& run = split.owned[source].tokens[next[source]++];
-    if (source == self) continue;
-    append_run(tokens, run);
-    append_run(to_rows[source], {row, row + run.count(), 1});
-    row += run.count();
-  }
-  if (tokens.empty()) return;
-  rank.received_tokens = builder.add_list(tokens);
+/// Adds the remote KV rows that a rank's queries need, and who sends them.
+void add_remote_kv(PlanBuilder& builder, const KvOwners::Received& remote, CastRank& rank) {
+  if (remote.tokens.empty()) return;
+  rank.received_tokens = builder.add_list(remote.tokens);
   rank.received = builder.add_buffer(rank.seat.rank, BufferKind::kv, BufferRole::received,
                                      rank.received_tokens, rank.seat.kv_heads);
   if (builder.has_backward()) {
     rank.d_received = builder.add_buffer(rank.seat.rank, BufferKind::dkv, BufferRole::received,
                                          rank.received_tokens, rank.seat.kv_heads);
   }
-  for (const RankId source : to_rows.ids()) {
-    if (to_rows[source].empty()) continue;
-    rank.kv.push_back({source, self, builder.add_list(split.owned[source].rows),
-                       builder.add_list(to_rows[source])});
+  for (const KvOwners::Source& source : remote.sources) {
+    rank.kv.push_back({source.rank, rank.seat.rank, builder.add_list(source.rows),
+                       builder.add_list(source.to_rows)});
   }
 }
 
@@ -243,20 +227,16 @@ void add_kv_casts(PlanBuilder& builder, const CastPlan& cast) {
 /// nothing is received).
 std::optional<std::vector<SliceRange>> find_cast_slices(PlanBuilder& builder, const CastPlan& cast,
                                                         const std::vector<PieceTable>& q_tables) {
-  std::vector<PieceTable> kv_tables;
+  std::vector<RunListId> kv_lists;
   std::vector<SliceJob> jobs;
   for (const CastRank& rank : cast.ranks) {
     const int32_t r = to_index(rank.seat.rank);
-    kv_tables.push_back(
-        make_pieces(builder.plan().list(rank.seat.kv_tokens), builder.slots(), Side::kv));
-    kv_tables.push_back(
-        rank.received == kNoBuffer
-            ? PieceTable{{}, {}, {0}}
-            : make_pieces(builder.plan().list(rank.received_tokens), builder.slots(), Side::kv));
+    kv_lists.push_back(rank.seat.kv_tokens);
+    kv_lists.push_back(rank.received == kNoBuffer ? kNoTokens : rank.received_tokens);
     jobs.push_back({r, 2 * r});
     jobs.push_back({r, 2 * r + 1});
   }
-  return intersect_all(builder, q_tables, kv_tables, jobs);
+  return intersect_all(builder, q_tables, kv_lists, jobs);
 }
 
 /// The two halves of a rank's work: its own KV, then the received KV.
@@ -396,16 +376,18 @@ void add_backward(PlanBuilder& builder, const CastPlan& cast, const std::vector<
   builder.close_stage();
 }
 
-/// True if the ranks send more runs than a plan may have, found without making them: documents cut
-/// for hundreds of ranks would otherwise fill gigabytes before they are refused.
-bool sends_too_many_runs(const PlanBuilder& builder, const KvOwners& owners,
-                         const std::vector<PieceTable>& q_tables) {
+/// The runs that the ranks send, counted without making them: documents cut for hundreds of ranks
+/// would otherwise fill gigabytes before they are refused. Nothing if they are few in any case;
+/// more than kMaxRuns may be any number above it.
+std::optional<int64_t> count_sent_runs(const PlanBuilder& builder, const KvOwners& owners,
+                                       const std::vector<PieceTable>& q_tables) {
+  constexpr int64_t kMany = kMaxRuns / 16;
   const Layout& layout = builder.plan().layout;
   const auto ranks = static_cast<int64_t>(builder.num_ranks());
   int64_t parts = ranks * std::ssize(layout.slots.sequences);
   for (const auto& runs : layout.kv_runs) parts += std::ssize(runs);
-  if (parts * ranks <= kMaxRuns) return false;
-  std::atomic<int64_t> count{std::ssize(builder.plan().runs)};
+  if (parts * ranks <= kMany) return std::nullopt;
+  std::atomic<int64_t> count{0};
   for_each_index(ranks, [&](int64_t rank) {
     if (count.load(std::memory_order_relaxed) > kMaxRuns) return;
     const std::vector<TokenRun> wanted =
@@ -413,13 +395,47 @@ bool sends_too_many_runs(const PlanBuilder& builder, const KvOwners& owners,
     count.fetch_add(owners.count_runs(wanted, RankId{static_cast<int32_t>(rank)}),
                     std::memory_order_relaxed);
   });
-  return count.load() > kMaxRuns;
+  return count.load();
 }
 
 Error too_many_runs() {
   return make_refusal(
       fmt::format("group_cast has too many token runs to send: more than {}", kMaxRuns),
       "use a layout with longer runs, or fewer ranks", {"parallel.layout"});
+}
+
+/// Adds what every rank receives, by rank. False if it is too much.
+bool add_all_remote_kv(PlanBuilder& builder, const std::vector<PieceTable>& q_tables,
+                       CastPlan& cast) {
+  const KvOwners owners(builder.plan().layout);
+  if (const auto count = count_sent_runs(builder, owners, q_tables)) {
+    if (*count + std::ssize(builder.plan().runs) > kMaxRuns) return false;
+    builder.expect_runs(*count);
+  }
+  // Lists are added by rank as soon as those before them are, so that few wait: those of all ranks
+  // would fill as much memory as the plan.
+  std::mutex mutex;
+  std::vector<std::optional<KvOwners::Received>> waiting(static_cast<size_t>(builder.num_ranks()));
+  size_t next = 0;
+  bool is_too_much = false;
+  for_each_index(std::ssize(waiting), [&](int64_t index) {
+    const auto rank = static_cast<size_t>(index);
+    {
+      const std::lock_guard lock(mutex);
+      if (is_too_much) return;
+    }
+    KvOwners::Received found =
+        owners.receive(visible_keys(q_tables[rank], builder.mask(), builder.slots()),
+                       RankId{static_cast<int32_t>(rank)});
+    const std::lock_guard lock(mutex);
+    waiting[rank] = std::move(found);
+    for (; next < waiting.size() && waiting[next] && !is_too_much; ++next) {
+      add_remote_kv(builder, *waiting[next], cast.ranks[RankId{static_cast<int32_t>(next)}]);
+      *waiting[next] = {};
+      is_too_much = std::ssize(builder.plan().runs) > kMaxRuns;
+    }
+  });
+  return !is_too_much;
 }
 
 }  // namespace
@@ -429,17 +445,11 @@ std::optional<Error> plan_group_cast(PlanBuilder& builder) {
   for (const Seat& seat : home_seats(builder))
     cast.ranks.push_back({seat, kNoBuffer, kNoBuffer, {}, {}});
   if (builder.scenario().parallel.dispatch == Dispatch::queries) move_queries(builder, cast);
-  const KvOwners owners(builder.plan().layout);
   std::vector<PieceTable> q_tables;
   for (const CastRank& rank : cast.ranks)
     q_tables.push_back(
         make_pieces(builder.plan().list(rank.seat.q_tokens), builder.slots(), Side::q));
-  if (sends_too_many_runs(builder, owners, q_tables)) return too_many_runs();
-  for (const RankId rank : cast.ranks.ids()) {
-    find_remote_kv(builder, owners, q_tables[static_cast<size_t>(to_index(rank))],
-                   cast.ranks[rank]);
-    if (std::ssize(builder.plan().runs) > kMaxRuns) return too_many_runs();
-  }
+  if (!add_all_remote_kv(builder, q_tables, cast)) return too_many_runs();
   const auto ranges = find_cast_slices(builder, cast, q_tables);
   if (!ranges) return too_many_slices();
   const std::vector<Half> halves = halves_of(cast, *ranges);

@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <random>
+#include <span>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -151,42 +153,39 @@ std::vector<TokenRun> draw_wanted(std::mt19937& random, int64_t tokens) {
   return wanted;
 }
 
-/// Expects that the owners of the runs name each run once, by ascending token or rank by rank.
-void expect_runs_in_order(const KvOwners::Split& split, bool is_by_rank) {
-  IdVector<RankId, size_t> next(split.owned.size());
-  int64_t after = -1;
-  for (const RankId owner : split.owners) {
-    ASSERT_LT(next[owner], split.owned[owner].tokens.size());
-    const int64_t place =
-        is_by_rank ? to_index(owner) : split.owned[owner].tokens[next[owner]].begin;
-    EXPECT_GE(place, after);
-    after = place;
-    ++next[owner];
-  }
-  for (const RankId rank : next.ids()) EXPECT_EQ(next[rank], split.owned[rank].tokens.size());
-}
-
-/// Runs of the lists of a rank that receives all tokens that it does not own.
-int64_t count_cast_runs(const KvOwners::Split& split, RankId self) {
-  std::vector<TokenRun> tokens;
-  IdVector<RankId, std::vector<TokenRun>> to_rows(split.owned.size());
-  IdVector<RankId, size_t> next(split.owned.size());
-  int64_t row = 0;
-  for (const RankId owner : split.owners) {
-    const TokenRun& run = split.owned[owner].tokens[next[owner]++];
-    if (owner == self) continue;
-    append_run(tokens, run);
-    append_run(to_rows[owner], {row, row + run.count(), 1});
-    row += run.count();
-  }
-  int64_t count = std::ssize(tokens);
-  for (const RankId rank : to_rows.ids()) {
-    if (rank != self) count += std::ssize(split.owned[rank].rows) + std::ssize(to_rows[rank]);
-  }
+int64_t count_runs_of(const KvOwners::Received& received) {
+  int64_t count = std::ssize(received.tokens);
+  for (const KvOwners::Source& source : received.sources)
+    count += std::ssize(source.rows) + std::ssize(source.to_rows);
   return count;
 }
 
-TEST(KvOwners, NameTheOwnersRowOfEveryWantedKeyAndCountThoseOfOthers) {
+/// Expects that every source sends what its rows hold, to rows of its own, all together each row
+/// that is received once.
+void expect_sources(const KvOwners::Received& received, const Order& order, RankId self) {
+  const std::vector<int64_t> tokens = expand(received.tokens);
+  std::vector<int64_t> to_rows;
+  for (const KvOwners::Source& source : received.sources) {
+    EXPECT_NE(source.rank, self);
+    EXPECT_TRUE(&source == &received.sources.front() || (&source - 1)->rank < source.rank);
+    std::vector<int64_t> sent, landed;
+    for (const int64_t row : expand(source.rows))
+      sent.push_back(
+          order[static_cast<size_t>(to_index(source.rank))].at(static_cast<size_t>(row)));
+    for (const int64_t row : expand(source.to_rows)) {
+      landed.push_back(tokens.at(static_cast<size_t>(row)));
+      to_rows.push_back(row);
+    }
+    EXPECT_FALSE(sent.empty());
+    EXPECT_EQ(sent, landed);
+  }
+  std::sort(to_rows.begin(), to_rows.end());
+  std::vector<int64_t> all(tokens.size());
+  std::iota(all.begin(), all.end(), int64_t{0});
+  EXPECT_EQ(to_rows, all);
+}
+
+TEST(KvOwners, SendEveryWantedKeyOfAnotherRankOnceFromTheRowThatHoldsIt) {
   std::mt19937 random(21);
   int64_t striped = 0, in_chunks = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
@@ -198,36 +197,37 @@ TEST(KvOwners, NameTheOwnersRowOfEveryWantedKeyAndCountThoseOfOthers) {
     }
     const Result<Layout> layout = make_layout(scenario);
     if (!layout.ok()) continue;
+    SCOPED_TRACE(show(scenario));
     const KvOwners owners(layout.value());
     ++(owners.is_striped() ? striped : in_chunks);
     const Order order = key_order(layout.value());
     const std::vector<TokenRun> wanted = draw_wanted(random, layout.value().slots.kv_tokens);
-    const std::vector<int64_t> ids = expand(wanted);
-    const KvOwners::Split split = owners.split_by_owner(wanted);
-    const auto& owned = split.owned;
-    ASSERT_EQ(owned.size(), order.size()) << show(scenario);
-    expect_runs_in_order(split, owners.is_striped());
-    for (const RankId rank : owned.ids())
-      EXPECT_EQ(owners.count_runs(wanted, rank), count_cast_runs(split, rank))
-          << "rank " << to_index(rank) << "\n"
-          << show(scenario);
-    std::vector<int64_t> found;
-    for (const RankId rank : owned.ids()) {
-      const auto r = static_cast<size_t>(to_index(rank));
-      std::vector<int64_t> tokens;
-      for (const int64_t row : expand(owned[rank].rows))
-        tokens.push_back(order[r].at(static_cast<size_t>(row)));
-      EXPECT_EQ(expand(owned[rank].tokens), tokens) << "rank " << r << "\n" << show(scenario);
-      EXPECT_EQ(owners.count_remote(wanted, rank), static_cast<int64_t>(ids.size() - tokens.size()))
-          << "rank " << r << "\n"
-          << show(scenario);
-      found.insert(found.end(), tokens.begin(), tokens.end());
+    for (const RankId rank : layout.value().kv_runs.ids()) {
+      SCOPED_TRACE(to_index(rank));
+      const KvOwners::Received received = owners.receive(wanted, rank);
+      expect_sources(received, order, rank);
+      EXPECT_EQ(owners.count_runs(wanted, rank), count_runs_of(received));
+      std::vector<int64_t> tokens = expand(received.tokens);
+      EXPECT_EQ(owners.count_remote(wanted, rank), std::ssize(tokens));
+      EXPECT_TRUE(owners.is_striped() || std::is_sorted(tokens.begin(), tokens.end()));
+      std::sort(tokens.begin(), tokens.end());
+      std::vector<int64_t> expected = expand(wanted);
+      const auto& own = order[static_cast<size_t>(to_index(rank))];
+      std::erase_if(expected, [&](int64_t token) {
+        return std::find(own.begin(), own.end(), token) != own.end();
+      });
+      EXPECT_EQ(tokens, expected);
     }
-    std::sort(found.begin(), found.end());
-    EXPECT_EQ(found, ids) << show(scenario);
   }
   EXPECT_GT(striped, 10);
   EXPECT_GT(in_chunks, 50);
+}
+
+int64_t most_of_a_sequence(const std::vector<SequenceCorner>& corners) {
+  std::map<int64_t, int64_t> counts;
+  int64_t most = 0;
+  for (const SequenceCorner& corner : corners) most = std::max(most, ++counts[corner.sequence]);
+  return most;
 }
 
 /// Runs of any strides, or ascending runs with gaps between them.
@@ -265,9 +265,15 @@ TEST(Intersection, HoldsEachVisiblePairOfTwoBuffersOnceWhateverTheirStrides) {
       std::vector<BandSlice> bands;
       const int64_t pairs = intersect(make_pieces(q_runs, one.slots, Side::q),
                                       make_pieces(kv_runs, one.slots, Side::kv), mask, bands);
+      const PieceTable kv_table = make_pieces(kv_runs, one.slots, Side::kv);
+      const std::vector<SequenceCorner> corners = find_corners(kv_table);
+      for (const CornerCount& count :
+           {count_corners(kv_table), count_corners(kv_runs, one.slots, Side::kv)}) {
+        EXPECT_EQ(count.all, std::ssize(corners));
+        EXPECT_EQ(count.most, most_of_a_sequence(corners));
+      }
       const int64_t least =
-          count_least_bands(find_corners(make_pieces(q_runs, one.slots, Side::q)),
-                            find_corners(make_pieces(kv_runs, one.slots, Side::kv)), mask);
+          count_least_bands(find_corners(make_pieces(q_runs, one.slots, Side::q)), corners, mask);
       EXPECT_LE(least, std::ssize(bands)) << one.where;
       all_least += least;
       std::vector<int64_t> seen(q.size() * kv.size(), 0);
@@ -290,6 +296,24 @@ TEST(Intersection, HoldsEachVisiblePairOfTwoBuffersOnceWhateverTheirStrides) {
     }
   }
   EXPECT_GT(all_least, 0);
+}
+
+// Runs of three documents, one rank's after another's, of one document each or of several.
+TEST(PieceTable, IsSortedBySequenceAndKeepsTheOrderOfRows) {
+  const BatchSlots slots = layout_of(make_case({16, 16, 16}, 1, LayoutKind::contiguous)).slots;
+  const std::vector<TokenRun> runs{{32, 40, 1}, {0, 8, 1}, {12, 24, 1}, {1, 48, 4}, {8, 12, 1}};
+  // With one run there are fewer pieces than sequences up to it.
+  for (size_t count = 1; count <= runs.size(); ++count) {
+    const PieceTable table = make_pieces(std::span(runs).first(count), slots, Side::kv);
+    int64_t rows = 0;
+    for (size_t i = 0; i < table.pieces.size(); ++i) {
+      rows += table.pieces[i].count;
+      if (i == 0) continue;
+      const Piece &before = table.pieces[i - 1], &piece = table.pieces[i];
+      EXPECT_LT(std::pair(before.sequence, before.row), std::pair(piece.sequence, piece.row));
+    }
+    EXPECT_EQ(rows, count_ids(std::span(runs).first(count)));
+  }
 }
 
 // Two documents in stripes of four ranks, causal: a query of rank 1 sees a key of every rank, but a

@@ -88,6 +88,32 @@ TEST(ShareLedger, FindsHeadsThatCancelEachOther) {
   }
 }
 
+// A list of which parts of the rows go to three owners: the rows show that all arrives, or the
+// first token that does not. Rows that the list does not have carry nothing.
+TEST(ShareLedger, FindsTheTokenOfARowThatNoPartHas) {
+  Plan plan;
+  const RunListId tokens = put_list(plan, {{100, 104, 1}, {7, 15, 2}});
+  const RunListId other = put_list(plan, {{50, 60, 1}});
+  const RunListId parts[] = {put_list(plan, {{0, 2, 1}, {6, 8, 1}}), put_list(plan, {{2, 6, 3}}),
+                             put_list(plan, {{3, 5, 1}})};
+  const RunListId short_part = put_list(plan, {{3, 4, 1}}), beyond = put_list(plan, {{8, 9, 1}});
+  const auto difference = [&](const std::vector<RunListId>& arrived, uint64_t of_other) {
+    ShareLedger ledger(plan);
+    ledger.add({tokens, kAllRows, {0, 2}, 0 - fingerprint(0)});
+    ledger.add({other, kAllRows, {0, 2}, 0 - fingerprint(1)});
+    ledger.add({other, kAllRows, {0, 2}, of_other});
+    for (const RunListId rows : arrived) ledger.add({tokens, rows, {0, 2}, fingerprint(0)});
+    const auto found = ledger.first_difference();
+    return found ? found->token : -1;
+  };
+  const std::vector<RunListId> all{parts[0], parts[1], parts[2]};
+  EXPECT_EQ(difference(all, fingerprint(1)), -1);
+  EXPECT_EQ(difference({parts[0], parts[1], parts[2], beyond}, fingerprint(1)), -1);
+  EXPECT_EQ(difference({parts[0], parts[1], short_part}, fingerprint(1)), 7);
+  EXPECT_EQ(difference({parts[1], parts[2]}, fingerprint(1)), 100);
+  EXPECT_EQ(difference(all, fingerprint(2)), 50);
+}
+
 // One head for each of 8192 ranks, 200000 runs: visited once for every head, they take many
 // seconds.
 TEST(ShareLedger, VisitsTheRunsOfAllHeadsOnce) {

@@ -74,6 +74,23 @@ TEST(TokenRun, JoinsTouchingRunsAndDropsEmptyOnes) {
   EXPECT_EQ(runs, (std::vector<TokenRun>{{0, 6, 1}}));
 }
 
+// Every end behind the last id and not behind the one after it is an end of the same run.
+TEST(TokenRun, JoinsRunsOfOneStepWhereverTheyEnd) {
+  for (const int64_t end : {9, 10, 11}) {
+    std::vector<TokenRun> runs{{2, end, 3}};  // 2, 5, 8
+    for (const int64_t begin : {9, 10, 11, 12, 13, 14}) {
+      std::vector<TokenRun> joined = runs;
+      append_run(joined, {begin, begin + 4, 3});
+      EXPECT_EQ(joined.size(), begin == 11 ? 1U : 2U) << begin << " after an end of " << end;
+      EXPECT_EQ(expand(joined), (Ids{2, 5, 8, begin, begin + 3}));
+    }
+    std::vector<TokenRun> two = runs;
+    append_run(two, {11, 13, 2});
+    append_run(two, {11, 14, 3});
+    EXPECT_EQ(two, (std::vector<TokenRun>{{2, end, 3}, {11, 12, 1}, {11, 12, 1}}));
+  }
+}
+
 TEST(TokenRun, SlicesRowsOfAList) {
   for (const Ids& ids : id_lists()) {
     const std::vector<TokenRun> runs = runs_of(ids);
