@@ -117,6 +117,22 @@ TEST(SampledRun, SpreadsRowsOverRanksAndSequences) {
   }
 }
 
+// A sample of more rows than there are is not drawn row by row.
+TEST(SampledRun, HasEveryRowOnceIfItMayHaveAsManyOrMore) {
+  const SampledAnswer small(causal_scenario(Dtype::fp32, {5, 20}, 2));
+  std::vector<int64_t> valid;
+  const std::vector<bool> is_valid = valid_ids(small.plan().layout.slots, Side::q);
+  for (size_t token = 0; token < is_valid.size(); ++token)
+    if (is_valid[token]) valid.push_back(static_cast<int64_t>(token));
+  const int64_t tokens = small.plan().layout.slots.tokens;
+  for (const int64_t count : {tokens, tokens + 1, int64_t{1} << 62}) {
+    const JudgedRows rows = choose_rows(small.plan(), count);
+    EXPECT_EQ(rows.query_tokens, valid) << count;
+    EXPECT_EQ(rows.key_tokens, valid) << count;
+  }
+  EXPECT_LT(choose_rows(small.plan(), 8).query_tokens.size(), valid.size());
+}
+
 TEST(SampledRun, PassesRightRunsOfEveryKind) {
   for (const Dtype dtype : {Dtype::bf16, Dtype::fp16, Dtype::fp32, Dtype::fp64}) {
     Scenario scenario = causal_scenario(dtype, {700, 1, 300}, 8);

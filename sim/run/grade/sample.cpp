@@ -49,9 +49,14 @@ void choose_ends(const BatchSlots& slots, Side side, int64_t count, std::vector<
 }
 
 /// `count` tokens, distributed evenly over the runs of all ranks; one for every rank that has none
-/// of them, and up to a quarter as many from the ends of sequences.
+/// of them, and up to a quarter as many from the ends of sequences. All, if there are no more.
 std::vector<int64_t> choose_tokens(const Plan& plan, Side side, int64_t count) {
   std::vector<int64_t> chosen;
+  if (count >= plan.layout.slots.tokens_of(side)) {
+    for (const RankRun& run : runs_of_ranks(plan, side))
+      chosen.insert(chosen.end(), run.tokens.begin(), run.tokens.end());
+    return chosen;
+  }
   choose_ends(plan.layout.slots, side, count / 4, chosen);
   const std::vector<RankRun> all = runs_of_ranks(plan, side);
   const auto runs = std::ssize(all);
