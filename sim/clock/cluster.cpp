@@ -451,14 +451,34 @@ Result<const KernelCost*> find_kernel_cost(const Stack& stack, const Scenario& s
       "choose another stack, or measure one with `cpscope calibrate`");
 }
 
+namespace {
+
+/// What a scenario does to logits and weights that no stack has figures of.
+std::vector<std::string_view> untimed_parts(const Attention& attention) {
+  std::vector<std::string_view> parts;
+  if (attention.softcap != 0) parts.emplace_back("softcap");
+  if (attention.alibi) parts.emplace_back("ALiBi");
+  if (attention.bias != BiasShape::none) parts.emplace_back("bias");
+  if (attention.dropout > 0) parts.emplace_back("dropout");
+  return parts;
+}
+
+}  // namespace
+
 std::string note_on_times(const Stack& stack, const Scenario& scenario) {
-  if (!scenario.numerics.fp8) return "";
   const Result<const KernelCost*> kernel = find_kernel_cost(stack, scenario);
-  if (!kernel || kernel.value()->bits == 8) return "";
-  return fmt::format(
-      "bytes are those of dtype fp8; kernels are timed, and buffers counted, as in bf16, because "
-      "stack {} has no figures of such 8-bit kernels",
-      stack.name);
+  if (!kernel) return "";
+  std::string note;
+  if (scenario.numerics.fp8 && kernel.value()->bits != 8) {
+    note = fmt::format(
+        "bytes are those of dtype fp8; kernels are timed, and buffers counted, as in bf16, because "
+        "stack {} has no figures of such 8-bit kernels",
+        stack.name);
+  }
+  const std::vector<std::string_view> parts = untimed_parts(scenario.attention);
+  if (parts.empty()) return note;
+  return fmt::format("{}{}kernels are timed without {}, of which no stack has figures", note,
+                     note.empty() ? "" : "; ", fmt::join(parts, ", "));
 }
 
 std::string print_kernel(const KernelCost& kernel) {
