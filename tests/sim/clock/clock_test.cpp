@@ -156,17 +156,6 @@ TEST(Clock, TakesKernelsOf8BitsAndOfLatentAttentionWhereTheStackHasThem) {
     EXPECT_EQ(note_on_times(stack, plan.scenario).empty(), has_own_kernels) << heads << numerics;
   };
   const double tiles = 10 * 10 * 4 / 10.0;  // heads over ten multiprocessors
-  for (const auto& [key, name] :
-       {std::pair{"softcap = 2.0\n", "softcap"}, std::pair{"alibi = true\n", "ALiBi"},
-        std::pair{"bias = \"1hss\"\n", "bias"}, std::pair{"dropout = 0.1\n", "dropout"}}) {
-    expect(plain + key, "", tiles, false);
-    const std::string note = note_on_times(stack, plan_with(plain + key, "").scenario);
-    EXPECT_EQ(note,
-              fmt::format("kernels are timed without {}, of which no stack has figures", name));
-  }
-  EXPECT_NE(note_on_times(stack, plan_with(plain + "alibi = true\ndropout = 0.1\n", fp8).scenario)
-                .find("8-bit kernels; kernels are timed without ALiBi, dropout"),
-            std::string::npos);
   expect(plain, fp8, tiles, false);
   expect(latent, "", tiles, true);
   const auto add = [&](int32_t bits, bool is_latent, double us) {

@@ -1,8 +1,10 @@
 #include "sim/clock/cluster.h"
 
+#include "sim/scenario/scenario_file.h"
 #include "tests/sim/clock/replaced_text.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -33,6 +35,28 @@ head_dim_v = 128
 forward = { tile_rows = 128, tile_keys = 128, launch_us = 5, owned_us = 1, whole_us = 2, masked_us = 3 }
 backward = { tile_rows = 128, tile_keys = 128, launch_us = 5, owned_us = 1, whole_us = 2, masked_us = 3 }
 )";
+
+TEST(Cluster, NotesWhatItsKernelsWereTimedWithout) {
+  const Cluster cluster = parse_cluster(kSmall, "small.toml").value();
+  const auto note_with = [&](const std::string& attention, const std::string& dtype = "bf16") {
+    const std::string text =
+        "schema = 1\ntitle = \"t\"\nquestion = \"q?\"\n[attention]\nheads = 4\nhead_dim = 64\n" +
+        attention + "[batch]\nlengths = [160]\n[parallel]\ncp_size = 1\n[numerics]\ndtype = \"" +
+        dtype + "\"\n";
+    return note_on_times(cluster.stacks.front(),
+                         parse_scenario(text, "noted.toml").value().scenario);
+  };
+  EXPECT_EQ(note_with(""), "");
+  for (const auto& [key, name] :
+       {std::pair{"softcap = 2.0\n", "softcap"}, std::pair{"alibi = true\n", "ALiBi"},
+        std::pair{"bias = \"1hss\"\n", "bias"}, std::pair{"dropout = 0.1\n", "dropout"}}) {
+    EXPECT_EQ(note_with(key),
+              std::string("kernels are timed without ") + name + ", of which no stack has figures");
+  }
+  EXPECT_NE(note_with("alibi = true\ndropout = 0.1\n", "fp8")
+                .find("8-bit kernels; kernels are timed without ALiBi, dropout"),
+            std::string::npos);
+}
 
 TEST(Cluster, IsReadBackAsItWasPrinted) {
   for (const std::string& name : list_clusters(CPSCOPE_CLUSTERS)) {
