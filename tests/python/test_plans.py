@@ -226,6 +226,22 @@ def test_an_order_may_be_of_the_slots_alone_where_a_layout_adds_padding(tmp_path
         cpscope.Scenario.of(**OF_ORDER, order=[[0, 1, 7], [2, 3, 4, 5]])
 
 
+def test_a_saved_scenario_loads_as_an_equal_one_with_its_order(tmp_path):
+    keys = dict(attn_mask_type="causal_bottom_right", qkv_format="bshd", batch_size=1, seqlen=4, kv_seqlen=6)
+    scenarios = [cpscope.Scenario.of(**OF_ORDER, lengths=[5, 2], cp_size=2), cpscope.Scenario.of(**OF_ORDER, order=HALVES),
+                 cpscope.Scenario.of(**OF_ORDER, lengths=[4, 3], order=[[0, 1, 6], [2, 3, 4, 5]]),
+                 cpscope.Scenario.of(**OF_ORDER, lengths=[4, 3], order=[[0, 1, 6, 7], [2, 3, 4, 5]]),
+                 cpscope.Scenario.of(**(OF_ORDER | keys), order=[[0, 3], [1, 2]], kv_order=[[0, 1, 5], [4, 2, 3]])]
+    for number, scenario in enumerate(scenarios):
+        file = tmp_path / f"one of {number}.toml"
+        scenario.save(file)
+        again = cpscope.Scenario.load(file)
+        assert again == scenario and [ids.tolist() for ids in again.layout().kv_index] == [ids.tolist() for ids in scenario.layout().kv_index], number
+        assert file.with_suffix(".order.json").exists() == (number > 0)
+        again.save(tmp_path / "copy.toml")
+        assert cpscope.Scenario.load(tmp_path / "copy.toml") == scenario, number
+
+
 def test_a_warning_about_a_scenario_of_an_order_is_told_once_in_the_users_line():
     with pytest.warns(UserWarning, match="^a2a_size does not apply") as told:
         cpscope.Scenario.of(**OF_ORDER, a2a_size=2, qkv_format="bshd", batch_size=2, seqlen=3, order=[[0, 1, 2], [3, 4, 5]])

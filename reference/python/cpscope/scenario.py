@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import difflib
 import html
+import json
 import math
 import os
 import pathlib
@@ -291,8 +292,20 @@ class Scenario(Presets):
         return self._core.text
 
     def to_toml(self) -> str:
-        """TOML that loads as an equal scenario, defaults left out."""
+        """TOML that loads as an equal scenario, defaults left out. A token order is in a file that the text names (`save`)."""
         return self._core.to_toml()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a file that loads as an equal scenario: to_toml(), and a token order next to it, in NAME.order.json. Files that
+        are there are replaced. RefusedError where an order's scenario has no layout."""
+        text, path = self.to_toml(), pathlib.Path(path)
+        if self._settings["layout"] == "indices":
+            layout, order = self.layout(), path.with_suffix(".order.json")
+            queries, keys = ([ids.tolist() for ids in side] for side in (layout.q_index, layout.kv_index))
+            order.write_text(text_of(queries, None if keys == queries else keys), encoding="ascii")
+            named = f"indices_file = {json.dumps(order.name, ensure_ascii=False)}"
+            text = re.sub("^indices_file *=.*$", lambda _: named, text, flags=re.MULTILINE)
+        path.write_text(text, encoding="utf-8")
 
     @property
     def settings(self) -> dict[str, Any]:
