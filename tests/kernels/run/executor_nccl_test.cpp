@@ -173,6 +173,21 @@ TEST(NcclExecutor, GivesTheSameBitsInPieces) {
     expect_the_same_bits_in_pieces(scenario_of_pieces(type, ranks, 64, lengths), false);
 }
 
+// Slopes are those of all heads, and positions those of joined items.
+TEST(NcclExecutor, AddsAlibiInPiecesAndToOwnAndReceivedKeysAtOnce) {
+  for (const char* type : {"a2a", "all_gather", "group_cast", "p2p", "a2a+p2p"}) {
+    Scenario scenario = scenario_of_pieces(type, 4, 64, "61, 30, 5");
+    scenario.attention.alibi = true;
+    if (type == std::string_view("a2a") || type == std::string_view("all_gather"))
+      expect_the_same_bits_in_pieces(scenario, false);
+    const auto executor = kernels::make_executor_nccl(copying_settings(NcclEmulated(), 4, 8));
+    const auto run = run_graded_on(*executor, scenario);
+    ASSERT_TRUE(run && run->output.ok()) << type << ": " << to_text(run->output.error());
+    EXPECT_TRUE(run->grade.passed) << type << "\n" << describe(scenario, run->grade);
+    EXPECT_EQ(run->output.value().kernels, "sm90") << type;
+  }
+}
+
 // With four KV heads groups stay whole; with two of them, as in a piece, they would be split.
 // Groups of four query heads are split into parts, in pieces too.
 TEST(NcclExecutor, GivesTheSameBitsInPiecesWhetherGroupsAreSplitIntoPartsOrNot) {
