@@ -213,9 +213,7 @@ def mask_of(shape, device, padding_sees_padding=False):
 
 
 def alibi_of(shape, device):
-    """FlexAttention's way to add ALiBi; None without. Rows of one sequence are as far apart as in it."""
-    if not shape.has_alibi:
-        return None
+    """FlexAttention's way to add ALiBi. Rows of one sequence are as far apart as in it."""
     slopes = torch.tensor(shape.slopes, device=device)
     return lambda score, b, h, i, j: score - slopes[h] * (i - j).abs()
 
