@@ -98,21 +98,26 @@ TermStore::TermList TermStore::list_on_device(RunListId tokens, Side side, Strea
     for (int64_t token = run.begin; token < run.end; token += run.stride)
       places.push_back(all[static_cast<size_t>(token)]);
   }
-  const Batch& batch = plan_.scenario.batch;
-  std::vector<float> positions;
-  for (const TermPlace& place : places) {
-    const auto sequence = static_cast<size_t>(place.sequence);
-    const int64_t excess = side == Side::kv || place.sequence < 0
-                               ? 0
-                               : batch.kv_lengths[sequence] - batch.lengths[sequence];
-    positions.push_back(static_cast<float>(place.position + excess));
-  }
-  const std::vector<PositionStretch> stretches = stretches_of(positions);
-  positions.resize(positions.size() + AlibiRows::kPositionPadding, 0.0f);
   TermList list;
   if (has_places_) list.places = to_device(places, stream);
-  if (slopes_ >= 0) list.positions = to_device(positions, stream);
-  if (slopes_ >= 0 && side == Side::kv) list.stretches = to_device(stretches, stream);
+  std::vector<float> positions;
+  std::vector<PositionStretch> stretches;
+  if (slopes_ >= 0) {
+    const Batch& batch = plan_.scenario.batch;
+    for (const TermPlace& place : places) {
+      const auto sequence = static_cast<size_t>(place.sequence);
+      const int64_t excess = side == Side::kv || place.sequence < 0
+                                 ? 0
+                                 : batch.kv_lengths[sequence] - batch.lengths[sequence];
+      positions.push_back(static_cast<float>(place.position + excess));
+    }
+    if (side == Side::kv) {
+      stretches = stretches_of(positions);
+      list.stretches = to_device(stretches, stream);
+    }
+    positions.resize(positions.size() + AlibiRows::kPositionPadding, 0.0f);
+    list.positions = to_device(positions, stream);
+  }
   wait_for_stream(stream);  // before the vectors are freed
   return list;
 }
