@@ -129,6 +129,25 @@ struct RunningRows {
   __device__ __forceinline__ void weigh(float (&scores)[kStacks][kTiles][4], float unit_log2,
                                         const float (&tops)[kRows], const float (&least)[kRows]) {
     float factors[kRows];
+    // If no row of the warp has a new largest score, all factors are 1.
+    if (!any_in_warp(make_weights(scores, unit_log2, tops, least, factors))) return;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int j = 0; j < kV / 8; ++j) {
+        out[r / 2][j][r % 2 * 2] *= factors[r];
+        out[r / 2][j][r % 2 * 2 + 1] *= factors[r];
+      }
+    }
+  }
+
+  /// The same, but leaves `out` as it is. Returns whether a row of the thread has a new reference;
+  /// factors: what `out` is to be multiplied with.
+  template <int kTiles>
+  __device__ __forceinline__ bool make_weights(float (&scores)[kStacks][kTiles][4], float unit_log2,
+                                               const float (&tops)[kRows],
+                                               const float (&least)[kRows],
+                                               float (&factors)[kRows]) {
     bool has_new_largest = false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -146,16 +165,7 @@ struct RunningRows {
       }
       sum[r] = sum[r] * factors[r] + tile_sum;
     }
-    // If no row of the warp has a new largest score, all factors are 1.
-    if (!any_in_warp(has_new_largest)) return;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int j = 0; j < kV / 8; ++j) {
-        out[r / 2][j][r % 2 * 2] *= factors[r];
-        out[r / 2][j][r % 2 * 2 + 1] *= factors[r];
-      }
-    }
+    return has_new_largest;
   }
 
   /// Adds weights, rounded to T, times the rows of V at `values`.

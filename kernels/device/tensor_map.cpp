@@ -19,7 +19,8 @@ RowMapGeometry describe_row_map(const DeviceRows& rows, Dtype dtype, int32_t num
   const bool is_in_range =
       row_bytes > 0 && head_bytes > 0 && static_cast<uint64_t>(row_bytes) < kMaxStride &&
       static_cast<uint64_t>(head_bytes) < kMaxStride && num_heads > 0 && num_lanes > 0 &&
-      box.rows > 0 && box.rows <= kMaxBoxRows && box.heads >= 0 && box.heads <= num_heads;
+      box.rows > 0 && box.rows <= kMaxBoxRows && box.heads >= 0 && box.heads <= num_heads &&
+      box.heads_in_turn > 0 && (box.heads == 0 || box.heads_in_turn == 1);
   if (!is_aligned || !is_in_range) {
     throw DeviceError(fmt::format(
         "No tensor map for {} heads of head_dim {}, rows {} bytes and heads {} bytes apart, "
@@ -32,6 +33,7 @@ RowMapGeometry describe_row_map(const DeviceRows& rows, Dtype dtype, int32_t num
                 static_cast<uint64_t>(num_heads), kManyRows, kManyRows},
       .strides = {stride, static_cast<uint64_t>(head_bytes), stride, kMaxStride - stride}};
   geometry.box[1] = static_cast<uint32_t>(box.rows);
+  geometry.box[2] = static_cast<uint32_t>(box.heads_in_turn);
   if (box.heads > 0) {
     std::swap(geometry.sizes[1], geometry.sizes[2]);
     std::swap(geometry.strides[0], geometry.strides[1]);

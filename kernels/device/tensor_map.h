@@ -25,10 +25,12 @@ inline constexpr int32_t kWideBoxLanes = 32;
 inline constexpr int32_t kMapRows = 1 << 30;
 
 /// Box of a row map: rows of one head; or rows of several heads, interleaved row by row, where the
-/// head dimension comes before the row dimension.
+/// head dimension comes before the row dimension; or of several heads in turn, all rows of a head
+/// before those of the next one.
 struct RowBox {
   int32_t rows = 0;
-  int32_t heads = 0;  // heads interleaved in the box; 0: one head, and rows come first
+  int32_t heads = 0;          // heads interleaved in the box; 0: rows come first
+  int32_t heads_in_turn = 1;  // where rows come first
 };
 
 /// Dimensions of a row map: element of the head, row from the end, head, and the two that restore

@@ -44,7 +44,7 @@ struct EmulatedMap {
   uint64_t sizes[5] = {};
   uint64_t strides[4] = {};  // bytes, of dimensions 1..4
   int32_t box_rows = 0;      // of all heads
-  int32_t box_heads = 0;     // as in RowBox
+  RowBox box;
   int32_t element_bytes = 2;
 
   int32_t box_lanes() const { return kRowBytes / element_bytes; }
@@ -60,10 +60,10 @@ struct BoxRow {
 BoxRow find_row(const EmulatedMap& map, const std::array<int32_t, 5>& first, int32_t row,
                 bool clips) {
   uint64_t address = map.data + static_cast<uint64_t>(first[0]) * map.element_bytes;
-  const bool has_heads = map.box_heads > 0;
+  const bool has_heads = map.box.heads > 0;
   const int32_t row_dimension = has_heads ? 2 : 1;
-  const std::array<int32_t, 5> steps{0, has_heads ? row % map.box_heads : row,
-                                     has_heads ? row / map.box_heads : 0, 0, 0};
+  const int32_t inner = has_heads ? map.box.heads : map.box.rows;
+  const std::array<int32_t, 5> steps{0, row % inner, row / inner, 0, 0};
   for (int i = 1; i < 5; ++i) {
     const auto at = static_cast<uint64_t>(int64_t{first[i]} + steps[i]);
     if (at >= map.sizes[i] && (i != row_dimension || clips)) return {};
@@ -560,8 +560,8 @@ void make_row_map(TensorMap& result, const DeviceRows& rows, Dtype dtype, int32_
   map.data = reinterpret_cast<uintptr_t>(rows.data);
   std::copy(std::begin(geometry.sizes), std::end(geometry.sizes), map.sizes);
   std::copy(std::begin(geometry.strides), std::end(geometry.strides), map.strides);
-  map.box_rows = box.rows * std::max(1, box.heads);
-  map.box_heads = box.heads;
+  map.box_rows = box.rows * std::max(1, box.heads) * box.heads_in_turn;
+  map.box = box;
   map.element_bytes = dtype == Dtype::fp32 ? 4 : 2;
   std::memcpy(result.words, &map, sizeof(map));
 }

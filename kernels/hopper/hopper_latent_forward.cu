@@ -22,18 +22,19 @@
 // counter. Two warpgroups hold the same 64 rows, query rows times heads, and sum up 256 of the 512
 // elements of P V each. Tiles of 64 keys come in pairs: warpgroup 0 makes logits and weights of the
 // first, warpgroup 1 of the second, half a step later, so that one multiplies while the other makes
-// weights. Each adds its own weights from registers and the other's from shared memory:
-//   0: S0, largest m0 ->; O += P0 V0; <- m1, P1; P0 exp(m0 - m1) ->; O += P1 V1
-//   1: S1; <- m0; m1 = max(m0, S1), P1 ->; O += P1 V1; <- P0; O += P0 V0
-// A half of a tile is loaded again by the warpgroup that has just read it. Where a tile's keys are
-// cut into parts, a second kernel adds up their sums (key_part_sums.h).
+// weights. Each adds its own weights from registers and the other's from shared memory; m0, m1: the
+// largest logits so far:
+//   0: S0, m0, P0 ->; O += P0 V0; <- m1, P1; O = O exp(m0 - m1) + P1 V1
+//   1: S1; <- m0, P0; O += P0 V0, and meanwhile m1, P1 ->; O = O exp(m0 - m1) + P1 V1
+// A half of a tile is loaded again by the warpgroup that has just read it; both are done with the
+// first tile before the second one, so that it is there when the next pair begins. Where a tile's
+// keys are cut into parts, a second kernel adds up their sums (key_part_sums.h).
 //
 // Shared memory: 226 KiB; the last 64 elements of Q are kept in registers, and P1 takes their
-// place. Numbers: as attention_decode; P0 is rounded once for each product. fp8 with one scale a
-// tensor: tensor cores multiply bf16 numbers of the same values; weights are rounded to bf16, not
-// cast to E4M3, as FlashMLA does with a cache of 8 bits. Sources: DeepSeek-V2
-// (arXiv:2405.04434), 2.1; FlashAttention-2 (arXiv:2307.08691), alg. 1; warpgroups that take turns:
-// FlashMLA (DeepSeek, 2025, "seesaw").
+// place. Numbers: as attention_decode. fp8 with one scale a tensor: tensor cores multiply bf16
+// numbers of the same values; weights are rounded to bf16, not cast to E4M3, as FlashMLA does with
+// a cache of 8 bits. Sources: DeepSeek-V2 (arXiv:2405.04434), 2.1; FlashAttention-2
+// (arXiv:2307.08691), alg. 1; warpgroups that take turns: FlashMLA (DeepSeek, 2025, "seesaw").
 
 namespace cpscope::kernels {
 namespace {
@@ -94,8 +95,8 @@ class LatentItem {
  private:
   static constexpr int kOwn = 1;  // named barriers, one for each warpgroup
   // Barriers in memory, because racecheck does not follow named ones where one side only arrives:
-  // m0 is there; m1 and P1 are; P0 is.
-  static constexpr int kFirstTop = 0, kSecondWeights = 1, kFirstWeights = 2;
+  // m0 and P0 are there; m1 and P1 are.
+  static constexpr int kFirstWeights = 0, kSecondWeights = 1;
 
   __device__ __forceinline__ void send(int signal) const {
     mbarrier_arrive(shared_ + Tiles::kSignals + 8 * signal);
@@ -166,23 +167,26 @@ class LatentItem {
   /// The tile that will replace this one is two tiles further on if the run goes on. Where several
   /// tiles of heads read the same keys, it is fetched to the L2 cache, because the buffers leave no
   /// time for the way from memory; where one does, memory is the limit. These tiles run at about
-  /// the same time, and each fetches every other panel.
+  /// the same time, and each fetches one half.
   __device__ __forceinline__ void start_load(const WalkedTile& walked, int buffer, int half) const {
     const int32_t row = kMapRows - walked.end + walked.begin;
     const uint32_t barrier = loaded(buffer, half);
+    const int first = half * Tiles::kHalfPanels;
     const bool has_last = buffer == half;
     mbarrier_arrive_expecting(barrier,
                               (Tiles::kHalfPanels + (has_last ? 1 : 0)) * Tiles::kPanelBytes);
-#pragma unroll
-    for (int i = 0; i < Tiles::kHalfPanels; ++i)
-      load_panel(walked, buffer, half * Tiles::kHalfPanels + i, barrier);
-    if (has_last) load_panel(walked, buffer, Tiles::kLastPanel, barrier);
-    if (!params_.shares_keys || walked.begin + 2 * kKeys >= walked.end) return;
+    if (params_.has_whole_panels) {
+      load_box(keys_of(buffer) + first * Tiles::kPanelBytes, &params_.key_halves, barrier, 0, row,
+               first, walked.end, kMapRows);
+    } else {
 #pragma unroll 1
-    for (int i = rows_.first_head() / params_.decode.heads % 2; i < Tiles::kHalfPanels; i += 2) {
-      prefetch_box(&params_.keys, (half * Tiles::kHalfPanels + i) * kBoxLanes, row + 2 * kKeys, 0,
-                   walked.end, kMapRows);
+      for (int i = 0; i < Tiles::kHalfPanels; ++i) load_panel(walked, buffer, first + i, barrier);
     }
+    if (has_last) load_panel(walked, buffer, Tiles::kLastPanel, barrier);
+    const bool fetches = params_.shares_keys && params_.has_whole_panels &&
+                         rows_.first_head() / params_.decode.heads % 2 == half;
+    if (!fetches || walked.begin + 2 * kKeys >= walked.end) return;
+    prefetch_box(&params_.key_halves, 0, row + 2 * kKeys, first, walked.end, kMapRows);
     if (has_last)
       prefetch_box(&params_.keys, Tiles::kLastPanel * kBoxLanes, row + 2 * kKeys, 0, walked.end,
                    kMapRows);
@@ -236,77 +240,84 @@ class LatentItem {
     Scores scores;
     make_scores(scores, now.tiles[0], 0);
     running_.weigh(scores, logits_.unit_log2);
-    if (thread() % 4 == 0) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) tops_[tile_row(r)] = running_.largest[r];
-    }
-    send(kFirstTop);
     uint32_t weights[kKeys / 16][4];
     pack_weights(weights, scores);
+    tell(kFirstWeights, shared_ + Tiles::kWeights, weights);
     start_own_values(weights, 0);
-    receive(kSecondWeights);
-    float factors[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float whole = tops_[Tiles::kRows + tile_row(r)];
-      factors[r] = whole == -kInfinity ? 1.0f : exp2_approx(running_.largest[r] - whole);
-      running_.largest[r] = whole;
-      running_.sum[r] *= factors[r];
-#pragma unroll
-      for (int e = 0; e < kKeys / 4; ++e) scores[0][e / 2][r * 2 + e % 2] *= factors[r];
-    }
-    place_weights(scores, shared_ + Tiles::kWeights);
-    publish_shared_writes();
-    send(kFirstWeights);
     end_values();
-    sync_own();
-    if (next.has[0]) load(next.tiles[0], 0);
-    rescale(factors);
+    reload(0, next);
     if constexpr (!kIsPair) return;
+    move_to_told(kSecondWeights);
     wait_for(1, 0);
-    add_other_values(shared_ + Tiles::kSecondWeights, 1);
-    sync_own();
-    if (next.has[1]) load(next.tiles[1], 1);
+    start_other_values(shared_ + Tiles::kSecondWeights, 1);
+    end_values();
+    reload(1, next);
   }
 
   /// Warpgroup 1 and a pair of tiles, or one, which is not its own.
   template <bool kIsPair>
   __device__ __forceinline__ void visit_second(const Pair& now, const Pair& next) {
     Scores scores;
-    float tops[2] = {-kInfinity, -kInfinity};
+    float tops[2];
     if constexpr (kIsPair) {
       make_scores(scores, now.tiles[1], 1);
 #pragma unroll
       for (int r = 0; r < 2; ++r) tops[r] = Running::largest_score(scores, r);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kKeys / 2; ++i) scores[0][i / 4][i % 4] = -kInfinity;
     }
-    receive(kFirstTop);
-    float least[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) least[r] = tops_[tile_row(r)];
-    running_.weigh(scores, logits_.unit_log2, tops, least);
+    move_to_told(kFirstWeights);
+    wait_for(0, 1);
+    start_other_values(shared_ + Tiles::kWeights, 0);
+    if constexpr (kIsPair) {
+      float factors[2];
+      running_.make_weights(scores, logits_.unit_log2, tops, running_.largest, factors);
+      uint32_t weights[kKeys / 16][4];
+      pack_weights(weights, scores);
+      tell(kSecondWeights, shared_ + Tiles::kSecondWeights, weights);
+      end_values();
+      reload(0, next);
+      rescale(factors);
+      start_own_values(weights, 1);
+      end_values();
+      reload(1, next);
+    } else {
+      send(kSecondWeights);  // every pair ends a phase of the barrier
+      end_values();
+      reload(0, next);
+    }
+  }
+
+  /// Tells the other warpgroup the largest logits so far and the weights of the own tile.
+  __device__ __forceinline__ void tell(int signal, uint32_t panel,
+                                       const uint32_t (&weights)[kKeys / 16][4]) const {
     if (thread() % 4 == 0) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) tops_[Tiles::kRows + tile_row(r)] = running_.largest[r];
+      for (int r = 0; r < 2; ++r) tops_[signal * Tiles::kRows + tile_row(r)] = running_.largest[r];
     }
-    place_weights(scores, shared_ + Tiles::kSecondWeights);
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step)
+      store_matrices_x4(matrices_at(panel, step), weights[step]);
     publish_shared_writes();
-    send(kSecondWeights);
-    uint32_t weights[kKeys / 16][4];
-    pack_weights(weights, scores);
-    if constexpr (kIsPair) start_own_values(weights, 1);
-    receive(kFirstWeights);
-    if constexpr (kIsPair) {
-      end_values();
-      sync_own();
-      if (next.has[1]) load(next.tiles[1], 1);
+    send(signal);
+  }
+
+  /// Waits until the other warpgroup has told them, and brings the sums to its largest logits.
+  __device__ __forceinline__ void move_to_told(int signal) {
+    receive(signal);
+    float factors[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float told = tops_[signal * Tiles::kRows + tile_row(r)];
+      factors[r] = told == -kInfinity ? 1.0f : exp2_approx(running_.largest[r] - told);
+      running_.largest[r] = told;
+      running_.sum[r] *= factors[r];
     }
-    wait_for(0, 1);
-    add_other_values(shared_ + Tiles::kWeights, 0);
+    rescale(factors);
+  }
+
+  /// Loads this warpgroup's half of a buffer again, which all its warps have read.
+  __device__ __forceinline__ void reload(int buffer, const Pair& next) const {
     sync_own();
-    if (next.has[0]) load(next.tiles[0], 0);
+    if (next.has[buffer]) load(next.tiles[buffer], buffer);
   }
 
   /// Adds the products of a half once it is there.
@@ -368,15 +379,6 @@ class LatentItem {
     }
   }
 
-  /// Stores weights, rounded to T, to a panel.
-  static __device__ __forceinline__ void place_weights(const Scores& weights, uint32_t panel) {
-    uint32_t words[kKeys / 16][4];
-    pack_weights(words, weights);
-#pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step)
-      store_matrices_x4(matrices_at(panel, step), words[step]);
-  }
-
   using Sums = float[kElements / 2];
   __device__ __forceinline__ Sums& sums() { return reinterpret_cast<Sums&>(running_.out); }
 
@@ -403,8 +405,8 @@ class LatentItem {
     pin(sums());
   }
 
-  /// Adds the other warpgroup's weights times V.
-  __device__ __forceinline__ void add_other_values(uint32_t panel, int buffer) {
+  /// Starts adding the other warpgroup's weights times V.
+  __device__ __forceinline__ void start_other_values(uint32_t panel, int buffer) {
     const uint64_t weights = matrix_descriptor(panel, 16), values = values_of(buffer);
     pin(sums());
     wgmma_fence();
@@ -414,7 +416,6 @@ class LatentItem {
                        further(values, row_step(step)), 1);
     }
     wgmma_commit();
-    end_values();
   }
 
   /// Brings the sums of P V to another reference.
@@ -474,7 +475,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 1)
     prefetch_map(&params.keys);
     for (int i = 0; i < Tiles::kLoads; ++i)
       mbarrier_init(shared_address(shared) + Tiles::kLoaded + 8 * i, 1);
-    for (int i = 0; i < 3; ++i)
+    for (int i = 0; i < Tiles::kNumSignals; ++i)
       mbarrier_init(shared_address(shared) + Tiles::kSignals + 8 * i, kWarpgroupThreads);
     mbarrier_init_fence();
   }
@@ -489,9 +490,17 @@ using AnyTiles = LatentTiles<Bf16, false>;
 template <class T>
 void launch_latent(const DecodeParams& decode, Stream stream) {
   const ForwardLaunch& given = decode.launch;
-  LatentParams params{decode, {}, given.shape.num_heads > decode.heads};
-  make_row_map(params.keys, given.k, given.shape.dtype, 1, padded_lanes(given.shape.head_dim_qk),
-               {AnyTiles::kWalkedRows});
+  const int32_t lanes = padded_lanes(given.shape.head_dim_qk);
+  LatentParams params{decode, {}, {}};
+  params.shares_keys = given.shape.num_heads > decode.heads;
+  params.has_whole_panels = lanes % kBoxLanes == 0;
+  make_row_map(params.keys, given.k, given.shape.dtype, 1, lanes, {AnyTiles::kWalkedRows});
+  if (params.has_whole_panels) {
+    DeviceRows panels = given.k;
+    panels.head_stride = kBoxLanes;
+    make_row_map(params.key_halves, panels, given.shape.dtype, lanes / kBoxLanes, kBoxLanes,
+                 {.rows = AnyTiles::kWalkedRows, .heads_in_turn = AnyTiles::kHalfPanels});
+  }
   const auto launch = [&](auto tiles) {
     using Tiles = decltype(tiles);
     constexpr auto kKernel = attend_latent_on_hopper<Tiles>;

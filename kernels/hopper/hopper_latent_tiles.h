@@ -36,7 +36,8 @@ struct LatentTiles {
   static constexpr int kTops = 128;    // fp32 [warpgroup][row], the largest logits, then sums
   static constexpr int kLoaded = 704;  // barriers [buffer][half of V's elements]
   static constexpr int kLoads = 2 * kWarpgroups;
-  static constexpr int kSignals = kLoaded + kLoads * 8;  // three barriers
+  static constexpr int kNumSignals = 2;
+  static constexpr int kSignals = kLoaded + kLoads * 8;  // barriers
   static constexpr int kQueries = 1024;
   static constexpr int kKeys = kQueries + kTileBytes;                         // two buffers
   static constexpr int kWeights = kKeys + 2 * kTileBytes;                     // P0
@@ -50,15 +51,18 @@ struct LatentTiles {
   static constexpr int kEnds = kNotes + kRows * int{sizeof(RowSum)};
   static constexpr int kSharedBytes =
       1024 + std::max(kStreamEnd, kEnds + kRows * int{sizeof(RowEnd)});
-  static_assert(kTops + kWarpgroups * kRows * 4 <= kLoaded && kSignals + 3 * 8 <= kQueries);
+  static_assert(kTops + kWarpgroups * kRows * 4 <= kLoaded &&
+                kSignals + kNumSignals * 8 <= kQueries);
   static_assert(kSharedBytes <= kMaxSharedBytes);
 };
 
 /// Parameters of the kernel.
 struct LatentParams {
   DecodeParams decode;
-  TensorMap keys;
-  bool shares_keys = false;  // several tiles of heads read the same ones
+  TensorMap keys;                 // boxes of one panel
+  TensorMap key_halves;           // of kHalfPanels panels
+  bool shares_keys = false;       // several tiles of heads read the same ones
+  bool has_whole_panels = false;  // else the last one would go on with the next row
 };
 
 /// Phases of the barriers: of loads to each buffer, and of signals, which every pair of tiles ends;
