@@ -3,6 +3,7 @@
 #include "sim/run/grade/grade.h"
 #include "tests/program/planted_mistakes.h"
 
+#include <ostream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -32,6 +33,9 @@ struct NamedCause {
 };
 /// Expects that the fault, planted in the scenario `text`, fails and that its cause is named first.
 void expect_named(const NamedCause& expected, const std::string& text);
+
+/// GoogleTest would list the bytes of the parameter, another name in every build.
+inline void PrintTo(const PlantedMistake& mistake, std::ostream* out) { *out << mistake.name; }
 
 /// Its name as GoogleTest takes it.
 inline std::string name_of_mistake(const testing::TestParamInfo<PlantedMistake>& mistake) {
