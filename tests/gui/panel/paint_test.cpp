@@ -117,6 +117,15 @@ TEST(GoldenDifference, TakesAFewPixelsAFewLevelsApartAndNoMore) {
   EXPECT_FALSE(is_same_picture(expected, Image(20, 19, {100, 100, 100})));
 }
 
+TEST(GoldenDifference, TakesMorePixelsOfALargerPicture) {
+  const Image expected(1024, 640, {100, 100, 100});
+  Image seen = expected;
+  for (int32_t i = 0; i < 40; ++i) seen.at(i, 7).b = 116;
+  EXPECT_TRUE(is_same_picture(expected, seen));
+  seen.at(40, 7).b = 101;
+  EXPECT_FALSE(is_same_picture(expected, seen));
+}
+
 TEST(Paint, GivesTheSamePixelsTwice) {
   EXPECT_TRUE(golden_of(ThemeName::dark) == golden_of(ThemeName::dark));
   Drawing changed = draw_mark_gallery(theme_of(ThemeName::dark));
