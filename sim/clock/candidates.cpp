@@ -79,9 +79,14 @@ void add_mean(const PassTimeline& pass, MeanTimes& mean) {
   }
 }
 
-void fill(Candidate& candidate, const Plan& plan, const Timeline& timeline,
-          const Cluster& cluster) {
-  const PlanSummary summary = summarise(plan);
+/// Of both passes.
+int64_t bytes_sent_by(const PlanSummary& summary, size_t rank) {
+  return summary.forward_bytes[rank] +
+         (summary.backward_bytes.empty() ? 0 : summary.backward_bytes[rank]);
+}
+
+void fill(Candidate& candidate, const Plan& plan, const PlanSummary& summary,
+          const Timeline& timeline, const Cluster& cluster) {
   candidate.forward_us = timeline.forward.total_us;
   candidate.backward_us = timeline.backward.total_us;
   candidate.mean = mean_times(timeline);
@@ -89,8 +94,7 @@ void fill(Candidate& candidate, const Plan& plan, const Timeline& timeline,
     candidate.exposed_us =
         std::max(candidate.exposed_us,
                  timeline.forward.ranks[r].exposed_us + timeline.backward.ranks[r].exposed_us);
-    const int64_t backward = summary.backward_bytes.empty() ? 0 : summary.backward_bytes[r];
-    candidate.bytes_sent = std::max(candidate.bytes_sent, summary.forward_bytes[r] + backward);
+    candidate.bytes_sent = std::max(candidate.bytes_sent, bytes_sent_by(summary, r));
     candidate.memory_bytes = std::max(candidate.memory_bytes, timeline.memory_bytes[r]);
   }
   candidate.kv_necessary = summary.kv_bytes_necessary;
@@ -382,10 +386,12 @@ Result<Candidates> begin_comparison(const Scenario& scenario, const Cluster& clu
 namespace {
 
 /// Adds the time and the bytes of the changes between the candidate's order and consecutive tokens.
-/// One in the other direction has the same messages the other way round. Groups of cp_sizes bring
-/// their own sequences into order, one round after the other.
-std::optional<Error> add_reshards(const Plan& plan, const Cluster& cluster,
-                                  const CandidateOptions& options, Candidate& candidate) {
+/// One in the other direction has the same messages the other way round: the forward begins with
+/// one into order, and the backward has the other direction of each. Groups of cp_sizes bring their
+/// own sequences into order, one round after the other.
+std::optional<Error> add_reshards(const Plan& plan, const PlanSummary& summary,
+                                  const Cluster& cluster, const CandidateOptions& options,
+                                  Candidate& candidate) {
   const Scenario& scenario = plan.scenario;
   Scenario in_order = scenario;
   in_order.parallel.layout = LayoutKind::contiguous;
@@ -394,12 +400,15 @@ std::optional<Error> add_reshards(const Plan& plan, const Cluster& cluster,
   const Result<const Stack*> stack = find_stack(cluster, options.stack);
   if (!stack) return stack.error();
   const int32_t count = options.reshards * (scenario.numerics.backward ? 2 : 1);
-  IdVector<RankId, int64_t> sent(plan.home.size());
+  const int32_t back = count / 2;
+  std::vector<int64_t> sent(summary.forward_bytes.size());  // [rank] of both passes and all changes
+  for (size_t r = 0; r < sent.size(); ++r) sent[r] = bytes_sent_by(summary, r);
   for (size_t round = 0; round < std::max<size_t>(1, plan.layout.rounds.size()); ++round) {
     const Plan moves = plan_reshard(scenario, plan.layout, to.value(), round);
     bool is_in_order = true;
     for (const TransferItem& item : moves.forward.transfers) {
-      sent[item.src] += item.bytes;
+      sent[static_cast<size_t>(to_index(item.src))] += (count - back) * item.bytes;
+      sent[static_cast<size_t>(to_index(item.dst))] += back * item.bytes;
       is_in_order &= item.bytes == 0;
     }
     if (is_in_order) continue;
@@ -409,7 +418,7 @@ std::optional<Error> add_reshards(const Plan& plan, const Cluster& cluster,
     candidate.reshard_us +=
         count * std::max(0.0, timeline.value().forward.total_us - stack.value()->pass_us);
   }
-  candidate.bytes_sent += count * *std::max_element(sent.begin(), sent.end());
+  candidate.bytes_sent = *std::max_element(sent.begin(), sent.end());
   return std::nullopt;
 }
 
@@ -435,9 +444,10 @@ void try_candidate(const Scenario& scenario, const Cluster& cluster,
     candidate.refusal = reason_of(timeline.error());
     return;
   }
-  fill(candidate, plan.value(), timeline.value(), cluster);
+  const PlanSummary summary = summarise(plan.value());
+  fill(candidate, plan.value(), summary, timeline.value(), cluster);
   if (options.reshards == 0) return;
-  if (const auto error = add_reshards(plan.value(), cluster, options, candidate))
+  if (const auto error = add_reshards(plan.value(), summary, cluster, options, candidate))
     candidate.refusal = reason_of(*error);
 }
 

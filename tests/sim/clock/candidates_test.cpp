@@ -169,6 +169,27 @@ TEST(Candidates, BringTheSequencesOfEveryGroupIntoOrderInEveryRound) {
             std::pair(int64_t{0}, 0.0));
 }
 
+// A zigzag of 6 tokens on 2 ranks gives tokens 2 to 5 to rank 1; in order it has 3 to 5. Token 2
+// goes to rank 0, and back.
+TEST(Candidates, CountTheBytesOfChangesOfOrderByRankInBothDirections) {
+  const auto added = [](int32_t reshards, const std::string& backward) {
+    const Scenario scenario =
+        scenario_of_parallel("cp_size = 2\n[numerics]\nbackward = " + backward, "6");
+    Candidate plain, changed;
+    plain.parallel = changed.parallel = scenario.parallel;
+    try_candidate(scenario, h200(), {}, plain);
+    try_candidate(scenario, h200(), {.reshards = reshards}, changed);
+    EXPECT_EQ(changed.refusal, "");
+    return changed.bytes_sent - plain.bytes_sent;
+  };
+  constexpr int64_t kRow = 4 * 64 * 2;
+  EXPECT_EQ(added(1, "false"), kRow);
+  EXPECT_EQ(added(2, "false"), kRow) << "each rank sends a row";
+  EXPECT_EQ(added(3, "false"), 2 * kRow);
+  EXPECT_EQ(added(1, "true"), kRow) << "the backward has the other direction";
+  EXPECT_EQ(added(3, "true"), 3 * kRow);
+}
+
 /// The time of a batch of its own on so many ranks.
 double alone_us(const std::string& lengths, int32_t ranks) {
   Candidate candidate;
