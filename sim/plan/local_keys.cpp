@@ -71,19 +71,26 @@ Result<std::vector<LocalKeys>> count_local_keys(const Scenario& scenario, const 
 Result<std::vector<AppendedKey>> grow_cache(const Scenario& scenario, const Layout& layout,
                                             int64_t steps) {
   const Parallel& parallel = scenario.parallel;
-  if (layout.kind != LayoutKind::striped || has_rounds(parallel) ||
-      scenario.batch.pad_side == PadSide::left) {
-    return make_refusal(
-        fmt::format("a cache that grows requires layout striped, without cp_sizes and with padding "
-                    "on the right, so that no key moves to another rank: layout {}",
-                    to_name(layout.kind)),
-        "use layout = \"striped\" with stripe tokens of a block", {"parallel.layout"});
+  if (layout.kind != LayoutKind::striped) {
+    return make_refusal(fmt::format("a cache that grows requires layout striped, so that no key "
+                                    "moves to another rank: layout {}",
+                                    to_name(layout.kind)),
+                        "use layout = \"striped\" with stripe tokens of a block",
+                        {"parallel.layout"});
+  }
+  if (has_rounds(parallel)) {
+    return make_refusal("a cache that grows requires that all ranks share every sequence: cp_sizes",
+                        "leave cp_sizes out", {"parallel.cp_sizes"});
+  }
+  if (scenario.batch.pad_side == PadSide::left) {
+    return make_refusal("a cache that grows requires padding behind its keys: pad_side left",
+                        "use pad_side = \"right\"", {"batch.pad_side"});
   }
   const int64_t ranks = layout.cp_size, stripe = parallel.stripe;
   const std::vector<SequenceSlot>& sequences = layout.slots.sequences;
   for (size_t s = 0; s < sequences.size(); ++s) {
-    // A row of bshd or sbhd is split for itself.
-    if (scenario.batch.qkv_format == QkvFormat::thd &&
+    // A row of bshd or sbhd is split for itself, and one rank has all keys.
+    if (ranks > 1 && scenario.batch.qkv_format == QkvFormat::thd &&
         sequences[s].kv_begin % (ranks * stripe) != 0) {
       return make_refusal(
           fmt::format("keys of sequence {} begin at token {}, within a round of {} stripes of {}",

@@ -100,6 +100,32 @@ TEST(GrowingCache, IsRejectedWhereKeysWouldMove) {
             "keys of sequence 1 begin at token 30, within a round of 3 stripes of 4");
 }
 
+TEST(GrowingCache, OfSequencesThatAreSharedOrPaddedOtherwiseIsRejectedByTheKey) {
+  const auto refusal = [](const Scenario& scenario) {
+    const Result<std::vector<AppendedKey>> grown = grow_cache(scenario, layout_of(scenario), 1);
+    return grown ? Complaint{} : grown.error().complaints.front();
+  };
+  Scenario left = make_decoder({1, 1}, {30, 7}, 3, 4);
+  left.batch.pad_side = PadSide::left;
+  EXPECT_EQ(refusal(left).what,
+            "a cache that grows requires padding behind its keys: pad_side left");
+  EXPECT_EQ(refusal(left).hint, "use pad_side = \"right\"");
+  Scenario shared = make_case({30, 7}, 3, LayoutKind::striped);
+  shared.parallel.group_rule = GroupRule::given;
+  shared.parallel.cp_sizes = {2, 1};
+  EXPECT_EQ(refusal(shared).what,
+            "a cache that grows requires that all ranks share every sequence: cp_sizes");
+}
+
+TEST(GrowingCache, OfOneRankMayBeginAnywhere) {
+  Scenario scenario = make_decoder({1, 1}, {30, 7}, 1, 4);
+  scenario.batch.kv_slots = {30, 7};
+  const Result<std::vector<AppendedKey>> appended = grow_cache(scenario, layout_of(scenario), 2);
+  ASSERT_TRUE(appended);
+  EXPECT_EQ(appended.value().back().row, 8);
+  EXPECT_EQ(appended.value().back().keys, std::vector<int64_t>{9});
+}
+
 TEST(GrowingCache, IsAlignedByAHintThatPadsNoQuery) {
   Scenario scenario = make_decoder({1, 1}, {30, 7}, 3, 4);
   scenario.batch.kv_slots = {30, 7};
