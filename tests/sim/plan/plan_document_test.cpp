@@ -111,6 +111,22 @@ TEST(PlanDocument, IsReadAsTheSamePlanItemForItem) {
   }
 }
 
+// Lists of all rows of a rank that has none have no run.
+TEST(PlanDocument, OfRanksWithoutTokensIsReadAgain) {
+  for (const CommType type : {CommType::p2p, CommType::a2a, CommType::all_gather}) {
+    Scenario empty = make_case({0, 0}, 2, LayoutKind::dual_chunk, type);
+    empty.attention.heads = empty.attention.kv_heads = 2;
+    Scenario rounds = make_case({0, 4, 5, 0}, 2, LayoutKind::dual_chunk, type);
+    rounds.attention.heads = rounds.attention.kv_heads = 2;
+    rounds.parallel.cp_sizes = {1, 1, 2, 2};
+    rounds.parallel.group_rule = GroupRule::given;
+    for (const Scenario& scenario : {empty, rounds}) {
+      const Plan plan = plan_of(scenario);
+      expect_same(plan, read(write(plan)), std::string(to_name(type)));
+    }
+  }
+}
+
 /// The example of the page that explains the format.
 std::string example_of_page() {
   std::ifstream page(CPSCOPE_SOURCE_DIR "/sim/plan/PLAN.md");
