@@ -67,6 +67,8 @@ def test_a_step_of_vllm_is_imported(tmp_path):
         cpscope.from_vllm([[-1, -1, 36, 37, -1], [-1, 26, -1, -1, 36]], **step)
     with pytest.raises(cpscope.InputError, match="block_size must be a whole number: 4.5"):
         cpscope.from_vllm([[0]], block_size=4.5)
+    with pytest.raises(cpscope.InputError, match=r"slot_mapping\[0\] holds a number that is too large: 9223372036854775808"):
+        cpscope.from_vllm([np.array([2**63], np.uint64), [0]], [0, 1], block_size=16)
 
 
 @pytest.mark.parametrize("owner", ["heads", "heads_replicated"])
@@ -267,6 +269,10 @@ def test_keys_have_an_order_of_their_own_in_cross_attention():
     (dict(order=HALVES, layout="striped"), "order and layout say the same"),
     (dict(order=HALVES, indices_file="order.json"), "order and indices_file say the same"),
     (dict(order=3), "neither an Order nor a list for each rank"),
+    (dict(order=iter([[0, 1], [2, 3]])), "neither an Order nor a list for each rank"),
+    (dict(order=[]), "order has no rank"),
+    (dict(order=[[0, 1, 2, 3], [4, 5, 6, 7]], lengths=[7], pad_side="left"), "the order has 8 ids for slots of 7 tokens, and pad_side left"),
+    (dict(order=[[0, 1, 2], [3, 4, 8], [5, 6, 7]], lengths=[4, 4], qkv_format="bshd"), "the order has 9 ids for slots of 8 tokens"),
     (dict(order=[[0, 1], [2, 2]]), r"token 2 \(sequence 0, position 2\) appears twice.*token 3 \(sequence 0, position 3\) is lost"),
     (dict(kv_order=HALVES), "kv_order without order"),
     (dict(layout="indices", lengths=[16], cp_size=2), r"indices_file; order=\[token ids of rank 0"),

@@ -105,7 +105,7 @@ def integers(values: Any, name: str) -> Array:
         raise input_error(f"{name} must be whole numbers: {array.dtype}", "int32 or int64")
     if array.ndim != 1:
         raise input_error(f"{name} must have one dimension: shape {list(array.shape)}")
-    if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
+    if array.dtype == np.uint64 and int(array.max()) > np.iinfo(np.int64).max:  # numpy 1 compares them as float64
         raise input_error(f"{name} holds a number that is too large: {array.max()}")
     return np.ascontiguousarray(array, np.int64)
 

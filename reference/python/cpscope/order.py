@@ -187,8 +187,10 @@ def text_of(order: Any, kv_order: Any = None) -> str:
         return order._text
 
     def ranks(lists: Any, name: str) -> list[list[int]]:
-        if not hasattr(lists, "__iter__"):
+        if not hasattr(lists, "__iter__") or not hasattr(lists, "__len__"):  # an iterator could be read only once
             raise input_error(f"{name} is neither an Order nor a list for each rank: {lists!r}")
+        if len(lists) == 0:
+            raise input_error(f"{name} has no rank: {lists!r}", "a list of token ids for each rank, an empty one for a rank without tokens")
         return [integers(ids, f"{name}[{rank}]").tolist() for rank, ids in enumerate(lists)]
     lists = ranks(order, "order")
     document: dict[str, Any] = {"cp_size": len(lists), "ranks": lists}

@@ -49,14 +49,17 @@ std::optional<Error> use_order_file(const std::string& path, Scenario& scenario)
   Result<ImportedOrder> order =
       read_fitting_order(scenario, demand.value(),
                          [&](const OrderDemand& fitting) { return load_order(path, fitting); });
-  if (!order) {
-    Error error = order.error();
-    for (Complaint& complaint : error.complaints) {
-      if (complaint.where.empty()) complaint.where = path;
-    }
-    return error;
+  std::optional<Error> error;
+  if (order) {
+    error = use_order(std::move(order).value(), path, scenario);
+  } else {
+    error = order.error();
   }
-  return use_order(std::move(order).value(), path, scenario);
+  if (!error) return std::nullopt;
+  for (Complaint& complaint : error->complaints) {
+    if (complaint.where.empty()) complaint.where = path;
+  }
+  return error;
 }
 
 /// The command that does the same again.

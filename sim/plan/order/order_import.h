@@ -102,7 +102,8 @@ Result<ImportedOrder> read_fitting_order(
     const std::function<Result<ImportedOrder>(const OrderDemand&)>& read);
 
 /// Replaces a scenario's layout by an order that read_fitting_order returns, over the same slots.
-/// `path` is what the scenario then calls its indices_file. Errors: as make_layout.
+/// `path` is what the scenario then calls its indices_file. Errors: as make_layout, and bad_input
+/// for ids behind the last slot, unless the batch is thd and padded on the right.
 std::optional<Error> use_order(ImportedOrder order, const std::string& path, Scenario& scenario);
 
 /// The text of an order file (scenario key indices_file).

@@ -70,6 +70,22 @@ Result<ImportedOrder> read_fitting_order(
   return unpadded ? unpadded : order;
 }
 
+namespace {
+
+/// An order of more ids than the slots hold, where padding has no place behind the last slot.
+std::optional<Error> refuse_misfit(std::string_view side, int64_t listed,
+                                   const std::vector<int64_t>& slots, const Batch& batch) {
+  if (listed == sum_of(slots)) return std::nullopt;
+  return make_bad_input(
+      fmt::format("the {0}order has {1} ids for {0}slots of {2} tokens, and {3} has no padding "
+                  "behind the last slot",
+                  side, listed, sum_of(slots),
+                  batch.pad_side == PadSide::left ? "pad_side left" : "a batch that is not thd"),
+      "give slots that hold all ids, or leave the ids behind them out");
+}
+
+}  // namespace
+
 std::optional<Error> use_order(ImportedOrder order, const std::string& path, Scenario& scenario) {
   const Result<Layout> layout = make_layout(scenario);
   if (!layout) return layout.error();
@@ -88,6 +104,8 @@ std::optional<Error> use_order(ImportedOrder order, const std::string& path, Sce
     batch.slots.back() += listed - sum_of(batch.slots);
     batch.kv_slots.back() += kv_listed - sum_of(batch.kv_slots);
   }
+  if (auto error = refuse_misfit("", listed, batch.slots, batch)) return error;
+  if (auto error = refuse_misfit("kv ", kv_listed, batch.kv_slots, batch)) return error;
   scenario.parallel.layout = LayoutKind::indices;
   scenario.parallel.indices_file = path;
   scenario.parallel.imported = std::move(order);

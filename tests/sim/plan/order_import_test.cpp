@@ -394,6 +394,28 @@ TEST(OrderImport, TakesThePaddingBehindTheLastSequenceIntoItsSlot) {
   }
 }
 
+// Padding on the left, and that of rows, is in the slots: an id behind them would belong to
+// nothing.
+TEST(OrderImport, RefusesIdsBehindTheLastSlotWhereNoPaddingIs) {
+  const auto use = [](PadSide side, QkvFormat format) {
+    Scenario scenario = make_case({4, 4}, 2, LayoutKind::contiguous);
+    scenario.batch.pad_side = side;
+    scenario.batch.qkv_format = format;
+    ImportedOrder order{{{0, 1, 2, 3, 8}, {4, 5, 6, 7, 9}}, {}};
+    order.kv_ranks = order.ranks;
+    const std::optional<Error> error = use_order(order, "order.json", scenario);
+    return error ? to_text(*error) : "";
+  };
+  EXPECT_EQ(use(PadSide::left, QkvFormat::thd),
+            "the order has 10 ids for slots of 8 tokens, and pad_side left has no padding behind "
+            "the last slot; give slots that hold all ids, or leave the ids behind them out");
+  EXPECT_EQ(use(PadSide::right, QkvFormat::bshd),
+            "the order has 10 ids for slots of 8 tokens, and a batch that is not thd has no "
+            "padding behind the last slot; give slots that hold all ids, or leave the ids behind "
+            "them out");
+  EXPECT_EQ(use(PadSide::right, QkvFormat::thd), "");
+}
+
 TEST(OrderImport, SaysWhatIsMissing) {
   EXPECT_EQ(refusal_of({.source = OrderSource::te, .layout = "", .cp_size = 2}),
             "neither lists nor boundaries are given; give indices (a list a rank), "
