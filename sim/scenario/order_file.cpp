@@ -15,7 +15,6 @@
 namespace cpscope {
 namespace {
 
-constexpr int64_t kMaxOrderBytes = 256LL << 20;
 constexpr std::array<std::string_view, 5> kOrderKeys = {"cp_size", "ranks", "kv_ranks", "rearrange",
                                                         "kv_rearrange"};
 

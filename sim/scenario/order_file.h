@@ -10,6 +10,11 @@
 
 namespace cpscope {
 
+/// As many tokens as an import lists in an order file, queries and keys each.
+inline constexpr int64_t kMostListedTokens = int64_t{1} << 25;
+/// Longer order files are not read. An import writes 9 bytes for each id, "33554431,".
+inline constexpr int64_t kMaxOrderBytes = int64_t{640} << 20;
+
 /// The sizes that an imported order must fit.
 struct OrderDemand {
   int32_t cp_size = 0;
@@ -26,8 +31,8 @@ struct OrderDemand {
 Result<ImportedOrder> parse_order(std::string_view text, const std::string& path,
                                   const OrderDemand& demand);
 
-/// Reads the file, at most 256 MiB, and parses it. Errors of a file that cannot be read have no
-/// `where`.
+/// Reads the file, of at most kMaxOrderBytes, and parses it. Errors of a file that cannot be read
+/// have no `where`.
 Result<ImportedOrder> load_order(const std::string& path, const OrderDemand& demand);
 
 }  // namespace cpscope

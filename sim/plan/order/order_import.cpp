@@ -16,8 +16,6 @@
 namespace cpscope {
 namespace {
 
-// An order file with more ids would be longer than the limit for reading it back.
-constexpr int64_t kMostListed = int64_t{1} << 25;
 Error bad(std::string what, std::string hint = "") {
   return make_error(ErrorKind::bad_input, std::move(what), std::move(hint));
 }
@@ -37,9 +35,9 @@ Result<std::vector<int64_t>> lengths_of(const std::vector<int64_t>& boundaries,
                              boundaries[s]));
     lengths.push_back(boundaries[s + 1] - boundaries[s]);
   }
-  if (boundaries.back() > kMostListed)
+  if (boundaries.back() > kMostListedTokens)
     return bad(fmt::format("{} has more tokens than an order file can list: {} tokens, limit {}",
-                           name, boundaries.back(), kMostListed));
+                           name, boundaries.back(), kMostListedTokens));
   return lengths;
 }
 
@@ -76,11 +74,11 @@ Result<std::vector<int64_t>> lengths_of_documents(const NamedLists& positions) {
   }
   if (lengths.empty())
     return bad("position_ids is empty", "give the position of every token in its document");
-  if (tokens > kMostListed)
+  if (tokens > kMostListedTokens)
     return bad(
         fmt::format("position_ids has more tokens than an order file can list: {} tokens, "
                     "limit {}",
-                    tokens, kMostListed));
+                    tokens, kMostListedTokens));
   return lengths;
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using Names = std::span<const std::string_view>;
 
-constexpr int64_t kMostKeys = int64_t{1} << 25;    // as many as an order file can list
+constexpr int64_t kMostKeys = kMostListedTokens;
 constexpr int64_t kMostBlocks = int64_t{1} << 31;  // vLLM numbers blocks in 32 bits
 
 constexpr std::array<std::string_view, 2> kSlots = {"slot_mapping", ""};

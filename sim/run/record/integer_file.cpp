@@ -210,7 +210,7 @@ Result<std::vector<NamedLists>> parse_integer_json(std::string_view text, const 
   const SourcePosition place = events.offset ? find_stop(text, *events.offset) : SourcePosition{};
   return make_bad_input(
       events.problem,
-      R"(write {"cu_seqlens_padded": [0, 8, 12], "indices": [[0, 1, 6], [2, 3, 4]]})",
+      R"(write lists of whole numbers, {"name": [0, 8, 12]}, or one a rank, {"name": [[0, 1], [2, 3]]})",
       show_place(path, place));
 }
 

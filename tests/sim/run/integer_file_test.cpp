@@ -82,6 +82,13 @@ TEST(IntegerFile, RefusesWhatIsNoListOfWholeNumbers) {
   EXPECT_FALSE(parse_integer_json(std::string(100000, '['), "a.json").ok());
 }
 
+// The same lists come from any framework, and from a mask of padding.
+TEST(IntegerFile, HintsAtNoFrameworksNames) {
+  EXPECT_EQ(parse_integer_json("[1.5]", "a.json").error().complaints.front().hint,
+            R"(write lists of whole numbers, {"name": [0, 8, 12]}, or one a rank, )"
+            R"({"name": [[0, 1], [2, 3]]})");
+}
+
 TEST(IntegerFile, ReadsListsOfABatchOfOne) {
   const auto lists =
       parse_integer_json(R"({"cu_seqlens": [[0, 7]], "indices": [[[0, 1]], [[2]]]})", "a.json");

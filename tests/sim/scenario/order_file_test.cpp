@@ -22,6 +22,15 @@ std::string reject_order(const std::string& text, const OrderDemand& demand = kT
   return order ? "" : to_text(order.error());
 }
 
+// 256 requests of 131072 keys are as many. Reading such a file takes seconds.
+TEST(OrderFile, MayBeAsLongAsTheLongestThatAnImportWrites) {
+  const auto bytes_of_id =
+      static_cast<int64_t>(std::to_string(kMostListedTokens - 1).size() + std::string(",").size());
+  // Lists of all ranks, empty ones too: "[],\n".
+  const int64_t bytes_of_lists = int64_t{kMaxRanks} * 4;
+  EXPECT_LE(2 * (kMostListedTokens * bytes_of_id + bytes_of_lists), kMaxOrderBytes);
+}
+
 TEST(OrderFile, TakesRanksAsTheyAre) {
   const auto order =
       parse_order(R"({"cp_size": 2, "ranks": [[0, 3, 4], [2, 1]]})", "order.json", kTwoRanks);
