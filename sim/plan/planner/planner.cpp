@@ -54,9 +54,12 @@ std::optional<Error> fill(PlanBuilder& builder) {
   const Scenario& scenario = builder.scenario();
   if (!has_rounds(scenario.parallel)) return fill_whole(builder);
   int64_t items = 0;
+  Scenario part = group_scenario(scenario, 1);
   for (const CpRound& round : builder.plan().layout.rounds) {
-    for (const CpGroup& group : round.groups)
-      items += estimate_plan_items(group_scenario(scenario, group.size));
+    for (const CpGroup& group : round.groups) {
+      part.parallel.cp_size = group.size;
+      items += estimate_plan_items(part);
+    }
   }
   if (auto error = refuse_by_size(items)) return error;
   return plan_rounds(builder, fill_whole);

@@ -210,15 +210,28 @@ class RoundWriter {
   size_t round_ = 0;
 };
 
-/// The layout of one group, with all slots, so that tokens keep their ids.
+/// The slots of a group's sequences, so that tokens keep their ids. With those of all sequences
+/// thousands of groups would read thousands of slots each.
+BatchSlots group_slots(const BatchSlots& whole, const CpGroup& group) {
+  BatchSlots slots;
+  slots.tokens = whole.tokens;
+  slots.kv_tokens = whole.kv_tokens;
+  std::vector<int64_t> sequences = group.sequences;
+  std::sort(sequences.begin(), sequences.end());
+  for (const int64_t s : sequences)
+    slots.sequences.push_back(whole.sequences[static_cast<size_t>(s)]);
+  return slots;
+}
+
+/// The layout of one group.
 Layout group_layout(const Layout& whole, const CpGroup& group,
                     const IdVector<RankId, TokenRun>& q_rows,
-                    const IdVector<RankId, TokenRun>& kv_rows) {
+                    const IdVector<RankId, TokenRun>& kv_rows, bool keeps_all_slots) {
   Layout layout;
   layout.kind = whole.kind;
   layout.cp_size = group.size;
   layout.same_kv = whole.same_kv;
-  layout.slots = whole.slots;
+  layout.slots = keeps_all_slots ? whole.slots : group_slots(whole.slots, group);
   for (int32_t r = 0; r < group.size; ++r) {
     const RankId rank{group.first_rank + r};
     layout.q_runs.push_back(slice_rows(whole.q_runs[rank], q_rows[rank].begin, q_rows[rank].end));
@@ -264,12 +277,20 @@ std::optional<Error> plan_rounds(PlanBuilder& builder, const FillPlan& fill) {
   const RowsOfRounds q_rows = rows_of_rounds(layout, Side::q),
                      kv_rows = rows_of_rounds(layout, Side::kv);
   RoundWriter writer(builder, q_rows, kv_rows);
+  Scenario part = group_scenario(builder.scenario(), 1);
+  // Planners read the layout. Lists of all sequences would be copied for each group.
+  Batch& batch = part.batch;
+  for (std::vector<int64_t>* const list :
+       {&batch.lengths, &batch.kv_lengths, &batch.slots, &batch.kv_slots})
+    list->clear();
+  // Slices count the valid tokens of the whole batch.
+  const bool keeps_all_slots = part.attention.mask_type == MaskType::slices;
   for (size_t k = 0; k < layout.rounds.size(); ++k) {
     std::vector<Group> groups;
     for (const CpGroup& group : layout.rounds[k].groups) {
-      const Scenario part = group_scenario(builder.scenario(), group.size);
+      part.parallel.cp_size = group.size;
       if (auto error = refuse_by_rule(part)) return error;
-      PlanBuilder own(part, group_layout(layout, group, q_rows[k], kv_rows[k]));
+      PlanBuilder own(part, group_layout(layout, group, q_rows[k], kv_rows[k], keeps_all_slots));
       own.add_home_buffers();
       if (auto error = fill(own)) return error;
       // Lists of all sequences would be held once for each group.

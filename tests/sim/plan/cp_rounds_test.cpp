@@ -115,6 +115,18 @@ TEST(CpRounds, AreProvedWhereARoundHasNoToken) {
   }
 }
 
+// Ten times as long, if every group looked at all sequences.
+TEST(CpRounds, OfThousandsOfGroupsAreProved) {
+  std::vector<int64_t> lengths, sizes;
+  for (int64_t s = 0; s < 8192; ++s) {
+    lengths.push_back(1 + s * 7 % 40);
+    sizes.push_back(1 + s % 2);
+  }
+  const Plan plan = plan_of(make_rounds_case(lengths, sizes, 48));
+  EXPECT_EQ(plan.layout.rounds.size(), 256u);
+  expect_proved(plan);
+}
+
 TEST(CpRounds, OfAllRanksAreThePlanWithoutThemButForCopies) {
   const Plan rounds = plan_of(make_rounds_case({64, 64}, {4, 4}, 4));
   Scenario one = rounds.scenario;
