@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <iterator>
 #include <mutex>
 #include <tuple>
 
@@ -21,12 +22,9 @@ PlanBuilder::PlanBuilder(const Scenario& scenario, Layout layout) {
 
 RunListId PlanBuilder::add_list(const std::vector<TokenRun>& runs) {
   const auto first = static_cast<int64_t>(plan_.runs.size());
-  plan_.runs.insert(plan_.runs.end(), runs.begin(), runs.end());
   // Planners write [0, 0) for all rows of a rank that has none; documents have no empty runs.
-  const auto is_empty = [](const TokenRun& run) { return run.end <= run.begin; };
-  if (std::any_of(runs.begin(), runs.end(), is_empty))
-    plan_.runs.erase(std::remove_if(plan_.runs.begin() + first, plan_.runs.end(), is_empty),
-                     plan_.runs.end());
+  std::copy_if(runs.begin(), runs.end(), std::back_inserter(plan_.runs),
+               [](const TokenRun& run) { return run.begin < run.end; });
   return plan_.run_lists.push_back({first, std::ssize(plan_.runs) - first, count_ids(runs)});
 }
 
