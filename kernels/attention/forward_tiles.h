@@ -130,7 +130,11 @@ struct RunningRows {
                                         const float (&tops)[kRows], const float (&least)[kRows]) {
     float factors[kRows];
     // If no row of the warp has a new largest score, all factors are 1.
-    if (!any_in_warp(make_weights(scores, unit_log2, tops, least, factors))) return;
+    if (any_in_warp(make_weights(scores, unit_log2, tops, least, factors))) scale_out(factors);
+  }
+
+  /// Multiplies `out` with a factor for each row.
+  __device__ __forceinline__ void scale_out(const float (&factors)[kRows]) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll

@@ -29,6 +29,8 @@ template <class B>
 struct GradientConsumer;
 template <class B>
 struct CodeConsumer;
+template <class B>
+struct WideGradientConsumer;
 
 /// The format of dO and dS in a product of codes; none elsewhere.
 template <class Operand>
@@ -40,45 +42,55 @@ inline constexpr std::optional<Fp8Type> kGradientCodes<Fp8Codes<kGradients>> = k
 /// or 128, where each makes half of dq's rows. kByTile: as TileList::walks_by_tile; checked at run
 /// time for each tile, it would cost all other cases 4 %. Operand: Bf16, Fp16, Fp8AsBf16, or
 /// Fp8Codes with head_dim 128. Products of codes take both operands along the summed dimension, so
-/// K, Q and dO are needed turned too: consumers turn K, and a warpgroup more Q and dO.
-template <class Operand, int kHeadDim_, int kWalked_, bool kByTile_,
-          LogitForm kForm_ = LogitForm::plain>
+/// K, Q and dO are needed turned too: consumers turn K, and a warpgroup more Q and dO. kQk above
+/// 128: memory suffices for one stage of dO and two of dS, and for no offsets.
+template <class Operand, int kQk_, int kWalked_, bool kByTile_, LogitForm kForm_ = LogitForm::plain,
+          int kV_ = kQk_>
 struct FusedBudget {
   static constexpr bool kHasCodes = kGradientCodes<Operand>.has_value();
   static constexpr Fp8Type kGradients = kGradientCodes<Operand>.value_or(Fp8Type::e5m2);
   static constexpr bool kIsFp8 = kHasCodes || std::is_same_v<Operand, Fp8AsBf16>;
   static constexpr bool kIsMx = false;
-  using Consumer =
-      std::conditional_t<kHasCodes, CodeConsumer<FusedBudget>, GradientConsumer<FusedBudget>>;
+  static constexpr bool kIsWide = kQk_ > 128;
+  using Consumer = std::conditional_t<kHasCodes, CodeConsumer<FusedBudget>,
+                                      std::conditional_t<kIsWide, WideGradientConsumer<FusedBudget>,
+                                                         GradientConsumer<FusedBudget>>>;
   using T = std::conditional_t<kIsFp8, Bf16, Operand>;  // also of results
   static constexpr bool kByTile = kByTile_;
-  static constexpr int kHeadDim = kHeadDim_, kWalked = kWalked_;
-  static constexpr int kQk = kHeadDim, kV = kHeadDim;
+  static constexpr int kQk = kQk_, kV = kV_, kWalked = kWalked_;
   // Numbers of 16 bits of a row in memory.
-  static constexpr int kLanes = kHasCodes ? kCodeLanes / 2 : kHeadDim;
+  static constexpr int kQkLanes = kHasCodes ? kCodeLanes / 2 : kQk;
+  static constexpr int kVLanes = kHasCodes ? kCodeLanes / 2 : kV;
   static constexpr LogitForm kForm = kForm_;
-  static constexpr bool kHasOffsets = takes_hopper_offsets(kForm);
+  static constexpr bool kHasOffsets = takes_hopper_offsets(kForm, kQk);
   static constexpr int kOwned = 128, kStages = 2, kConsumers = 2;
-  static constexpr int kOthers = kHasCodes ? 2 : 1;  // warpgroups that are not consumers
+  static constexpr int kSecondStages = kIsWide ? 1 : kStages;  // of dO
+  static constexpr int kOthers = kHasCodes ? 2 : 1;            // warpgroups that are not consumers
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + kOthers);
-  static constexpr int kConsumerRegisters = kHasCodes ? 232 : kHeadDim > 64 ? 240 : 224;
-  static constexpr int kProducerRegisters = kHeadDim > 64 ? 24 : 56;
+  static constexpr int kConsumerRegisters = kHasCodes ? 232 : kQk > 64 ? 240 : 224;
+  static constexpr int kProducerRegisters = kQk > 64 ? 24 : 56;
   using Facts = FactLayout<kWalked, kForm == LogitForm::alibi>;
   using Walk = BlockWalk<kWalked>;
   using Count = BlockCount<kWalked>;
 
   static constexpr int kParts = kWalked / kPartRows;
   static constexpr bool kAlternates = kParts == 1;
-  static constexpr int kDqWarps = 4 * (kAlternates ? 1 : kConsumers);  // that make dq of a tile
-  static constexpr int kGradStages = kAlternates ? 3 : 2;
+  static constexpr bool kSharesDq = kIsWide || !kAlternates;  // both consumers make dq of a tile
+  static constexpr int kDqWarps = 4 * (kSharesDq ? kConsumers : 1);
+  static constexpr int kGradStages = kSharesDq ? 2 : 3;
+  /// Elements of dq that a consumer makes at a time.
+  static constexpr int kDqElements = kIsWide ? 64 : kQk;
   static_assert(kAlternates || kWalked == 2 * kWarpgroupRows);
-  static_assert(!kHasCodes || (kHeadDim == kCodeLanes && kAlternates && kHasOffsets));
+  static_assert(!kIsWide || (kQk == 192 && kAlternates && kForm == LogitForm::plain));
+  static_assert(!kHasCodes || (kQk == kCodeLanes && kAlternates && kHasOffsets));
 
-  static constexpr int kOwnedFirstBytes = kOwned * kLanes * 2;
-  static constexpr int kOwnedBytes = 2 * kOwnedFirstBytes;
-  static constexpr int kFirstBytes = kWalked * kLanes * 2;
-  static constexpr int kSecondBytes = kFirstBytes;
-  static constexpr int kWalkedBytes = kFirstBytes + kSecondBytes;
+  static constexpr int kOwnedFirstBytes = kOwned * kQkLanes * 2;
+  static constexpr int kOwnedBytes = kOwnedFirstBytes + kOwned * kVLanes * 2;
+  static constexpr int kFirstBytes = kWalked * kQkLanes * 2;
+  static constexpr int kSecondBytes = kWalked * kVLanes * 2;
+  static constexpr int kWalkedBytes = kStages * kFirstBytes + kSecondStages * kSecondBytes;
+  /// From one stage of Q to the next. Of as many stages of dO, each follows one of Q.
+  static constexpr int kStageBytes = kFirstBytes + (kSecondStages == kStages ? kSecondBytes : 0);
   static constexpr int kOffsetRowBytes = 2 * kOffsetLanes;
   static constexpr int kOffsetBytes = kHasOffsets ? kWalked * kOffsetRowBytes : 0;  // lse; delta
   static constexpr int kGradBytes = kWalked * kOwned * (kHasCodes ? 1 : 2);         // dS
@@ -88,10 +100,14 @@ struct FusedBudget {
   // [element][row of Q; row of dO]
   static constexpr int kTurnedBytes = kHasCodes ? kQk * 2 * kWalked : 0;
   static constexpr int kTurnBarrierBytes = kHasCodes ? 48 + kHalvesBytes : 0;
+  static constexpr int kBarrierBytes = 160 + (kIsWide ? 32 : 0);
+  static constexpr int kSmallBytes = kStages * (2 * kOffsetBytes + Facts::kBytes) + kBarrierBytes +
+                                     TileScheduler::kBytes + kTurnBarrierBytes;
+  static constexpr int kLargeBytes = kOwnedBytes + kTurnedKeyBytes + kTurnedStages * kTurnedBytes +
+                                     kWalkedBytes + kGradStages * kGradBytes + kDqBytes;
+  /// Where memory is short this relies on what Hopper does: the memory begins at 1024 bytes.
   static constexpr int kSharedBytes =
-      1024 + kOwnedBytes + kTurnedKeyBytes + kTurnedStages * kTurnedBytes +
-      kStages * (kWalkedBytes + 2 * kOffsetBytes + Facts::kBytes) + kGradStages * kGradBytes +
-      kDqBytes + 160 + TileScheduler::kBytes + kTurnBarrierBytes;
+      kLargeBytes + (kIsWide ? (kSmallBytes + 1023) / 1024 * 1024 : kSmallBytes + 1024);
   /// Bytes of lse of a streamed tile's rows; delta has as many.
   __device__ static uint32_t offset_bytes(const Walk& walk) {
     const int32_t rows = walk.end - walk.row;
@@ -99,7 +115,7 @@ struct FusedBudget {
   }
   static_assert(kOthers * kProducerRegisters + kConsumers * kConsumerRegisters <=
                 (kConsumers + kOthers) * launch_registers(kThreads));
-  static_assert(kSharedBytes <= kMaxSharedBytes);
+  static_assert(kSmallBytes % 16 == 0 && kSharedBytes <= kMaxSharedBytes);
 };
 
 struct FusedParams {
@@ -143,19 +159,21 @@ struct FusedShared {
   uint32_t owned, walked, grads, dq, turned_keys, turned, offsets, facts;
   uint32_t owned_full, owned_free, first_full, second_full, walked_free;
   uint32_t grads_full, dq_full, dq_free, sums_full;  // TileBarriers; of dS for each consumer
+  // Where the budget is wide: of dO; TileBarriers of dS.
+  uint32_t second_free, grads_free;
   // Where the budget has codes: TileBarriers; for each stage, 1 instead of a tile after the last
   // one; halves, the other operand of offsets.
   uint32_t turned_full, turned_free, ends, halves;
   uint32_t closed, scheduler;
 
   __device__ FusedShared() {
-    owned = align_to_swizzle(shared_address(dynamic_shared()));
+    owned = align_to_swizzle(shared_address(dynamic_shared()) + B::kSmallBytes);
+    offsets = owned - B::kSmallBytes;
     walked = owned + B::kOwnedBytes;
-    grads = walked + B::kStages * B::kWalkedBytes;
+    grads = walked + B::kWalkedBytes;
     dq = grads + B::kGradStages * B::kGradBytes;
     turned_keys = dq + B::kDqBytes;
     turned = turned_keys + B::kTurnedKeyBytes;
-    offsets = turned + kTurnedStages * B::kTurnedBytes;
     facts = offsets + B::kStages * 2 * B::kOffsetBytes;
     owned_full = facts + B::kStages * B::Facts::kBytes;
     owned_free = owned_full + 8;
@@ -167,11 +185,22 @@ struct FusedShared {
     dq_free = dq_full + 8 * kSenders;
     sums_full = dq_free + 8 * kSenders;
     closed = sums_full + 8 * kSenders;
-    scheduler = closed + 16;
+    second_free = closed + 16;
+    grads_free = second_free + 16;
+    scheduler = closed + 16 + B::kBarrierBytes - 160;
     turned_full = scheduler + TileScheduler::kBytes;
     turned_free = turned_full + 16;
     ends = turned_free + 16;
     halves = ends + 16;
+  }
+
+  /// Addresses of Q and dO of tile `number`.
+  __device__ __forceinline__ uint32_t q_of(int number) const {
+    return walked + number % B::kStages * B::kStageBytes;
+  }
+  __device__ __forceinline__ uint32_t d_out_of(int number) const {
+    return B::kSecondStages == B::kStages ? q_of(number) + B::kFirstBytes
+                                          : walked + B::kStages * B::kFirstBytes;
   }
 
   /// Address of dS of tile `number`.
@@ -202,6 +231,11 @@ struct FusedShared {
         mbarrier_init(dq_full + 8 * i, 32 * B::kDqWarps);
         mbarrier_init(dq_free + 8 * i, 1);
         mbarrier_init(sums_full + 8 * i, 1);
+      }
+      if constexpr (B::kIsWide) {
+        static_assert(B::kSecondStages == 1 && B::kGradStages == 2);
+        mbarrier_init(second_free, kConsumerWarps);
+        for (int i = 0; i < B::kGradStages; ++i) mbarrier_init(grads_free + 8 * i, kConsumerWarps);
       }
       if constexpr (B::kHasCodes) {
         for (int i = 0; i < kTurnedStages; ++i) {
@@ -315,39 +349,48 @@ __device__ __forceinline__ int fetch_tiles(const FusedParams& fused, const Fused
       mbarrier_wait(at.owned_free, (num_owned & 1) ^ 1);
       mbarrier_arrive_expecting(at.owned_full, B::kOwnedBytes);
       const int32_t kv_head = item.head / p.group_parts;
-      load_panels<B::kLanes, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end,
-                                        kv_head);
-      load_panels<B::kLanes, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.v, at.owned_full,
-                                        tile.begin, tile.end, kv_head);
+      load_panels<B::kQkLanes, B::kOwned>(at.owned, &p.k, at.owned_full, tile.begin, tile.end,
+                                          kv_head);
+      load_panels<B::kVLanes, B::kOwned>(at.owned + B::kOwnedFirstBytes, &p.v, at.owned_full,
+                                         tile.begin, tile.end, kv_head);
     }
     ++num_owned;
     do {
       const int stage = num_walked % B::kStages;
-      const uint32_t q = at.walked + stage * B::kWalkedBytes;
       const uint32_t first_full = at.first_full + 8 * stage,
-                     second_full = at.second_full + 8 * stage;
+                     second_full = at.second_full + 8 * (num_walked % B::kSecondStages);
+      const uint32_t offsets = at.offsets + stage * 2 * B::kOffsetBytes,
+                     offset_bytes = B::offset_bytes(tiles.walk);
+      const auto load_d_out = [&] {
+        mbarrier_arrive_expecting(second_full, B::kSecondBytes + offset_bytes);
+        load_panels<B::kVLanes, B::kWalked>(at.d_out_of(num_walked), &p.d_out, second_full,
+                                            tiles.walk.row, tiles.walk.end, tiles.head());
+        if constexpr (B::kHasOffsets)
+          load_offsets<B>(fused, offsets, second_full, 1, tiles.walk, tiles.head());
+      };
       RowFacts<typename B::Walk, B::kForm == LogitForm::alibi> facts;
       if constexpr (!B::kHasOffsets) facts.fetch(p, tiles.walk, tiles.head());
       mbarrier_wait(at.walked_free + 8 * stage, ((num_walked / B::kStages) & 1) ^ 1);
       if (is_first) {
-        const uint32_t offsets = at.offsets + stage * 2 * B::kOffsetBytes,
-                       offset_bytes = B::offset_bytes(tiles.walk);
         mbarrier_arrive_expecting(first_full, B::kFirstBytes + offset_bytes);
-        load_panels<B::kLanes, B::kWalked>(q, &p.q, first_full, tiles.walk.row, tiles.walk.end,
-                                           tiles.head());
+        load_panels<B::kQkLanes, B::kWalked>(at.q_of(num_walked), &p.q, first_full, tiles.walk.row,
+                                             tiles.walk.end, tiles.head());
         if constexpr (B::kHasOffsets)
           load_offsets<B>(fused, offsets, first_full, 0, tiles.walk, tiles.head());
-        mbarrier_arrive_expecting(second_full, B::kSecondBytes + offset_bytes);
-        load_panels<B::kLanes, B::kWalked>(q + B::kFirstBytes, &p.d_out, second_full,
-                                           tiles.walk.row, tiles.walk.end, tiles.head());
-        if constexpr (B::kHasOffsets)
-          load_offsets<B>(fused, offsets, second_full, 1, tiles.walk, tiles.head());
+        if constexpr (!B::kIsWide) load_d_out();
       }
       __syncwarp();
       const uint32_t to = at.facts + stage * B::Facts::kBytes;
       if constexpr (!B::kHasOffsets) facts.store_statistics(to);
       facts.store_keys(p, tiles.walk, tile.end, to);
       mbarrier_arrive(first_full);  // every lane signals its own stores
+      if constexpr (B::kIsWide) {
+        // Its only stage is free late: Q and the metadata do not wait for it.
+        if (is_first) {
+          mbarrier_wait(at.second_free, (num_walked & 1) ^ 1);
+          load_d_out();
+        }
+      }
       ++num_walked;
     } while (tiles.next(p.tiles.runs));
     scheduler.let_go();

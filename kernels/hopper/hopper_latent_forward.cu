@@ -420,9 +420,7 @@ class LatentItem {
 
   /// Brings the sums of P V to another reference.
   __device__ __forceinline__ void rescale(const float (&factors)[2]) {
-    if (!any_in_warp(factors[0] != 1.0f || factors[1] != 1.0f)) return;
-#pragma unroll
-    for (int i = 0; i < kElements / 2; ++i) sums()[i] *= factors[i / 2 % 2];
+    if (any_in_warp(factors[0] != 1.0f || factors[1] != 1.0f)) running_.scale_out(factors);
   }
 
   /// Writes the sums of all rows to the shared memory. Both warpgroups have the same largest logits

@@ -461,12 +461,17 @@ __device__ __forceinline__ void store_row(float* to, int32_t elements,
   }
 }
 
+/// The two numbers that `pack` has put in one word.
+template <class T>
+__device__ __forceinline__ FloatPair unpack(uint32_t words) {
+  return {to_float(T{static_cast<uint16_t>(words)}),
+          to_float(T{static_cast<uint16_t>(words >> 16)})};
+}
+
 /// Two numbers rounded to T.
 template <class T>
 __device__ __forceinline__ FloatPair round_pair(float x, float y) {
-  const uint32_t words = pack<T>(x, y);
-  return {to_float(T{static_cast<uint16_t>(words)}),
-          to_float(T{static_cast<uint16_t>(words >> 16)})};
+  return unpack<T>(pack<T>(x, y));
 }
 
 /// Same as store_row, rounded to T.

@@ -45,7 +45,7 @@ struct StationaryKeys {
     constexpr int kHalf = kPanelRowBytes / 2;
     const uint32_t to = k + row * kPanelRowBytes + threadIdx.x % 2 * kHalf;
 #pragma unroll
-    for (int panel = 0; panel < B::kLanes / kBoxLanes; ++panel) {
+    for (int panel = 0; panel < B::kQkLanes / kBoxLanes; ++panel) {
 #pragma unroll
       for (int byte = 0; byte < kHalf; byte += 16)
         store_shared_four(to + panel * B::kOwned * kPanelRowBytes + byte, {0.0f, 0.0f, 0.0f, 0.0f});

@@ -410,11 +410,11 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
 
 template <class T, LogitForm kForm>
 void launch_head_dim(const BackwardLaunch& launch, Stream stream) {
-  if (launch.shape.head_dim_qk <= 192 && launch.shape.head_dim_v <= 128) {
-    launch_budget<Budget192<T, kForm>>(launch, stream);
-  } else {
-    launch_budget<Budget256<T, kForm>>(launch, stream);
+  if constexpr (kForm != LogitForm::plain) {
+    if (launch.shape.head_dim_qk <= 192 && launch.shape.head_dim_v <= 128)
+      return launch_budget<Budget192<T, kForm>>(launch, stream);
   }
+  launch_budget<Budget256<T, kForm>>(launch, stream);
 }
 
 }  // namespace

@@ -370,12 +370,11 @@ void launch_budget(const BackwardLaunch& launch, Stream stream) {
 
 template <class T, LogitForm kForm>
 void launch_head_dim(const BackwardLaunch& launch, Stream stream) {
-  const int32_t qk = launch.shape.head_dim_qk, v = launch.shape.head_dim_v;
-  if (qk <= 192 && v <= 128) {
-    launch_budget<Budget192<T, kForm>>(launch, stream);
-  } else {
-    launch_budget<Budget256<T, kForm>>(launch, stream);
+  if constexpr (kForm != LogitForm::plain) {
+    if (launch.shape.head_dim_qk <= 192 && launch.shape.head_dim_v <= 128)
+      return launch_budget<Budget192<T, kForm>>(launch, stream);
   }
+  launch_budget<Budget256<T, kForm>>(launch, stream);
 }
 
 }  // namespace
@@ -388,7 +387,7 @@ TileShape hopper_wide_query_gradient_tile_shape(const AttentionShape& shape) {
             is_up_to_128(shape) ? device::Blocks128::kWalked : device::Blocks256::kWalked};
   const bool is_192 = !shape.is_fp8 && shape.head_dim_qk <= 192 && shape.head_dim_v <= 128;
   return {Budget256<Bf16, LogitForm::plain>::kOwned,
-          is_192 ? Budget192<Bf16, LogitForm::plain>::kWalked
+          is_192 ? Budget192<Bf16, LogitForm::capped>::kWalked
                  : Budget256<Bf16, LogitForm::plain>::kWalked};
 }
 

@@ -24,6 +24,9 @@ const kernels::GradientKernels kHopperByTile = kernels::hopper_gradient_kernels(
 const kernels::GradientKernels kHopperInParts[] = {kernels::hopper_gradient_kernels(true, 2),
                                                    kernels::hopper_gradient_kernels(false, 12)};
 
+/// Of q and k, and of v, that the fused kernel has an instance for.
+constexpr std::pair<int32_t, int32_t> kFusedDims[] = {{64, 64}, {128, 128}, {192, 128}};
+
 /// Heads of a group are taken one after another, or tile by tile for all heads; or the group is in
 /// parts.
 const kernels::GradientKernels& hopper_for(uint64_t seed) {
@@ -94,8 +97,10 @@ TEST_F(HopperGradients, HoldHeadsUpTo256) {
 
 // The bits equal those of a later rounding; rows that no query sees are zeros too.
 TEST_F(HopperGradients, WriteTheDtypeWhereTheyAreAskedToOfAllRowsOrSome) {
-  const std::vector<CaseSpace> spaces = {{.dims = {{64, 64}, {40, 24}}, .most_rows = 260},
-                                         {.dims = {{128, 128}, {100, 36}}, .most_rows = 260}};
+  const std::vector<CaseSpace> spaces = {
+      {.dims = {{64, 64}, {40, 24}}, .most_rows = 260},
+      {.dims = {{128, 128}, {100, 36}}, .most_rows = 260},
+      {.dims = {{192, 128}, {136, 40}}, .most_rows = 260, .share_softcap = 0.0}};
   for (uint64_t seed = 700; seed < 712 && !HasFailure(); ++seed) {
     AttentionCase item = random_case(seed, spaces[seed % spaces.size()]);
     item.slices =
@@ -147,8 +152,10 @@ TEST_F(HopperGradients, WriteTheDtypeWhereTheyAreAskedToOfAllRowsOrSome) {
 
 // A later step of a ring: rows that see none of its keys keep their dq.
 TEST_F(HopperGradients, AddToDqWhereTheyAreAskedTo) {
-  const std::vector<CaseSpace> spaces = {{.dims = {{64, 64}, {40, 24}}, .most_rows = 260},
-                                         {.dims = {{128, 128}, {100, 36}}, .most_rows = 260}};
+  const std::vector<CaseSpace> spaces = {
+      {.dims = {{64, 64}, {40, 24}}, .most_rows = 260},
+      {.dims = {{128, 128}, {100, 36}}, .most_rows = 260},
+      {.dims = {{192, 128}, {136, 40}}, .most_rows = 260, .share_softcap = 0.0}};
   int32_t kept = 0;
   for (uint64_t seed = 720; seed < 732 && !HasFailure(); ++seed) {
     draw_schedule(seed);
@@ -207,8 +214,8 @@ TEST_F(HopperGradients, AddAlibiAtEveryWidth) {
 // Products subtract lse before the scale is applied.
 TEST_F(HopperGradients, TakeAnyScale) {
   for (const float scale : {-0.25f, 3.0f, 1e-6f, 1e-30f}) {
-    for (const int32_t lanes : {64, 128}) {
-      AttentionCase item = causal_case(Dtype::bf16, 200, lanes, lanes);
+    for (const auto& [lanes_qk, lanes_v] : kFusedDims) {
+      AttentionCase item = causal_case(Dtype::bf16, 200, lanes_qk, lanes_v);
       item.shape.scale = scale;
       check(item);
       item.shape.dtype = Dtype::fp16;
@@ -219,29 +226,30 @@ TEST_F(HopperGradients, TakeAnyScale) {
 
 // The reciprocal of the scale is not an fp32 number; dq and dk become zero.
 TEST_F(HopperGradients, WeighByTheSmallestScale) {
-  for (const int32_t lanes : {64, 128}) {
-    AttentionCase item = causal_case(Dtype::bf16, 200, lanes, lanes);
+  for (const auto& [lanes_qk, lanes_v] : kFusedDims) {
+    AttentionCase item = causal_case(Dtype::bf16, 200, lanes_qk, lanes_v);
     item.shape.scale = 1e-40f;
     const kernels::GradientProblem problem = gradient_problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
     const kernels::KernelGradients got = run_gradients(kHopper, problem, exact);
-    EXPECT_EQ(find_excess("dv", exact.dv, got.dv, item.shape.num_kv_heads, lanes), "");
+    EXPECT_EQ(find_excess("dv", exact.dv, got.dv, item.shape.num_kv_heads, lanes_v), "");
   }
 }
 
 // dk is different: the row's own numbers reach all keys of a tile, times zeros.
 TEST_F(HopperGradients, KeepARowsNanFromOtherRows) {
   constexpr int32_t kRow = 50;
-  for (const int32_t lanes : {64, 128}) {
-    const AttentionCase item = causal_case(Dtype::bf16, 200, lanes, lanes);
+  for (const auto& [lanes_qk, lanes_v] : kFusedDims) {
+    const AttentionCase item = causal_case(Dtype::bf16, 200, lanes_qk, lanes_v);
     kernels::GradientProblem problem = gradient_problem_of(item);
     const kernels::ExactGradients exact = solve(problem);
     problem.log2_lse[kRow] = problem.delta[kRow] = std::numeric_limits<double>::quiet_NaN();
     const kernels::KernelGradients got = run_gradients(kHopper, problem, exact);
     for (int32_t row = 0; row < item.shape.q_rows; ++row) {
-      const auto at = static_cast<size_t>(row * lanes);
-      EXPECT_EQ(std::isnan(got.dq[at]), row == kRow) << lanes << " lanes, query row " << row;
-      EXPECT_EQ(std::isnan(got.dv[at]), row <= kRow) << lanes << " lanes, key row " << row;
+      const auto q_at = static_cast<size_t>(row * lanes_qk);
+      const auto v_at = static_cast<size_t>(row * lanes_v);
+      EXPECT_EQ(std::isnan(got.dq[q_at]), row == kRow) << lanes_qk << " lanes, query row " << row;
+      EXPECT_EQ(std::isnan(got.dv[v_at]), row <= kRow) << lanes_v << " lanes, key row " << row;
     }
   }
 }

@@ -39,6 +39,12 @@ AttentionCase make_sparse_case(int32_t lanes_qk = 64) {
   return item;
 }
 
+/// Without a cap the fused kernel takes head_dims of up to 192 and 128.
+AttentionCase with_cap(AttentionCase item) {
+  item.shape.softcap = 1.5f;
+  return item;
+}
+
 /// A single stage of Q, and items so short that the next Q is needed at once.
 AttentionCase make_short_case() {
   AttentionCase item = causal_case(Dtype::bf16, 520, 192, 128);
@@ -153,19 +159,21 @@ class GradientTrial {
 
 struct FusedGradients : GradientTrial {
   static std::vector<std::string> sources() {
-    return {"hopper_gradient_consumer.h", "hopper_stationary_keys.h", "hopper_fused_stages.h",
-            "hopper_fused_dq.h", "hopper_fused_rows.h"};
+    return {"hopper_gradient_consumer.h", "hopper_wide_gradient_consumer.h",
+            "hopper_stationary_keys.h",   "hopper_fused_stages.h",
+            "hopper_fused_dq.h",          "hopper_fused_rows.h"};
   }
   FusedGradients()
       : GradientTrial(Outputs::all,
-                      {make_dense_case(), make_sparse_case(), make_dense_case(200, 64, 64)}) {}
+                      {make_dense_case(), make_sparse_case(), make_dense_case(200, 64, 64),
+                       make_dense_case(200, 192), make_sparse_case(136)}) {}
 };
 
 struct WideQueryGradient : GradientTrial {
   static std::vector<std::string> sources() { return {"hopper_wide_query_gradient.cu"}; }
   WideQueryGradient()
-      : GradientTrial(Outputs::dq, {make_dense_case(200, 192), make_sparse_case(136),
-                                    make_dense_case(200, 256)}) {}
+      : GradientTrial(Outputs::dq, {with_cap(make_dense_case(200, 192)),
+                                    with_cap(make_sparse_case(136)), make_dense_case(200, 256)}) {}
 };
 
 struct WideKeyGradient : GradientTrial {
@@ -173,8 +181,9 @@ struct WideKeyGradient : GradientTrial {
     return {"hopper_wide_key_gradient.cu", "hopper_row_metadata.h"};
   }
   WideKeyGradient()
-      : GradientTrial(Outputs::dk_dv, {make_dense_case(200, 192), make_sparse_case(136),
-                                       make_dense_case(150, 256)}) {}
+      : GradientTrial(Outputs::dk_dv,
+                      {with_cap(make_dense_case(200, 192)), with_cap(make_sparse_case(136)),
+                       make_dense_case(150, 256)}) {}
 };
 
 /// dq and dk are one kernel.
