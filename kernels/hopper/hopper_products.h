@@ -58,8 +58,8 @@ __device__ __forceinline__ uint64_t plain_descriptor(uint32_t address) {
 
 /// Descriptor of the same matrix, `bytes` (a multiple of 16) further on. Each step of a product
 /// needs one, and tensor cores wait for it. This is one addition without a carry; a new descriptor
-/// takes five dependent operations. Gradient kernels above head_dim 128 make new ones, because
-/// otherwise they spill or are slower.
+/// takes five dependent operations. The kernels hopper_wide_*.cu make new ones, because otherwise
+/// they spill or are slower.
 __device__ __forceinline__ uint64_t further(uint64_t descriptor, uint32_t bytes) {
   const auto low = static_cast<uint32_t>(descriptor),
              high = static_cast<uint32_t>(descriptor >> 32);

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 
-// dk and dv of one compute item on sm_90a, for head_dims above 128.
+// dk and dv of one compute item on sm_90a, for head_dims above 128 that hopper_gradients.cu does
+// not take.
 //
 // A CTA holds 64 stationary keys of a KV head; dk and dv of more keys do not fit in its registers
 // at head_dim 256. It streams the query rows that see the keys, for every query head of the group,

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-// dq of one compute item on sm_90a, for head_dims above 128.
+// dq of one compute item on sm_90a, for head_dims above 128 that hopper_gradients.cu does not take.
 //
 // A CTA holds 128 stationary query rows of a head and streams the keys that they see: S = Q K^T, dP
 // = dO V^T, dS = P (dP - delta), dq += dS K. K and V have stages and barriers of their own here,

@@ -175,6 +175,13 @@ Scenario scenario_of_parts(const char* type, int32_t head_dim) {
   return scenario_of_pieces(type, 2, head_dim, "64, 24", 2, 8);
 }
 
+/// Head_dims of 192 and 128.
+Scenario with_narrower_values(Scenario scenario) {
+  scenario.attention.head_dim_qk = 192;
+  scenario.attention.head_dim_v = 128;
+  return scenario;
+}
+
 TEST(CudaExecutor, SplitsGroupsIntoPartsWhereKvHeadsAreFew) {
   CPSCOPE_NEEDS_DEVICE(executor);
   for (const char* type : {"p2p", "a2a", "all_gather", "group_cast"}) {
@@ -211,16 +218,18 @@ TEST(CudaExecutor, AddsUpDqOfFewHeadsWhoseTilesBeginAtDifferentBlocks) {
   capped.numerics.dtype = Dtype::fp16;
   Scenario fp8 = few_heads(16, 128, 1300, MaskType::causal);
   fp8.numerics.fp8 = Fp8{};
-  const std::vector<Scenario> scenarios{few_heads(4, 128, 4700, MaskType::causal),
-                                        few_heads(8, 128, 2333, MaskType::no_mask),
-                                        few_heads(16, 128, 1700, MaskType::causal),
-                                        few_heads(8, 64, 2500, MaskType::causal),
-                                        few_heads(6, 64, 3100, MaskType::no_mask),
-                                        few_heads(16, 128, 2400, MaskType::causal, 2),
-                                        few_heads(16, 64, 2400, MaskType::no_mask, 2),
-                                        grouped,
-                                        capped,
-                                        fp8};
+  const std::vector<Scenario> scenarios{
+      few_heads(4, 128, 4700, MaskType::causal),
+      few_heads(8, 128, 2333, MaskType::no_mask),
+      few_heads(16, 128, 1700, MaskType::causal),
+      few_heads(8, 64, 2500, MaskType::causal),
+      with_narrower_values(few_heads(16, 192, 1700, MaskType::causal)),
+      few_heads(6, 64, 3100, MaskType::no_mask),
+      few_heads(16, 128, 2400, MaskType::causal, 2),
+      few_heads(16, 64, 2400, MaskType::no_mask, 2),
+      grouped,
+      capped,
+      fp8};
   for (const Scenario& scenario : scenarios) {
     const auto run = run_graded_on(executor, scenario, {.repeats = 3});
     ASSERT_TRUE(run && run->output.ok()) << (run ? to_text(run->output.error()) : "rejected");
@@ -369,11 +378,13 @@ TEST(CudaExecutor, RefusesByNameWhatItCannotHold) {
 TEST(CudaExecutor, StaysCleanOnASmallSuite) {
   CPSCOPE_NEEDS_DEVICE(executor);
   std::vector<Scenario> scenarios{scenario_of_parts("p2p", 64), scenario_of_parts("p2p", 128),
+                                  with_narrower_values(scenario_of_parts("all_gather", 192)),
                                   scenario_of_parts("all_gather", 192),
                                   scenario_of_parts("a2a", 256)};
 #ifndef CPSCOPE_EMULATED
   scenarios.push_back(few_heads(8, 128, 2304, MaskType::no_mask));
   scenarios.push_back(few_heads(8, 64, 2304, MaskType::no_mask));
+  scenarios.push_back(with_narrower_values(few_heads(8, 192, 1500, MaskType::causal)));
   for (const int32_t head_dim : {64, 128, 192, 256}) {
     scenarios.push_back(scenario_of_parts("p2p", head_dim));
     scenarios.back().attention.alibi = true;
