@@ -51,9 +51,10 @@ Result<std::vector<CpRound>> schedule_hybrid(std::span<const int64_t> lengths,
 /// in each of them groups of powers of two of ranks, which hold at most `capacity` tokens a rank
 /// and use all ranks, so that the slowest group by FlexSP's published times of a 7B model is fast.
 /// FlexSP solves an integer program for this; the groups here come from a search. Refuses a
-/// sequence that does not fit, and ranks that powers of two cannot use.
+/// sequence that does not fit, and ranks that powers of two cannot use. `steps`: how often the
+/// search looked at a group or a pair of sequences.
 Result<std::vector<CpRound>> schedule_flexsp(std::span<const int64_t> lengths, int64_t capacity,
-                                             int32_t ranks);
+                                             int32_t ranks, int64_t* steps = nullptr);
 
 /// ByteScale's sizes (arXiv 2502.21231): a sequence gets as many ranks as hold it, `capacity`
 /// tokens each, any number. Rounds are filled longest first, and short sequences are packed on

@@ -48,16 +48,16 @@ std::optional<Error> refuse_long_sequence(std::string_view rule, const std::vect
 struct FlexGroup {
   int64_t size = 0, tokens = 0;
   double time = 0;
-  std::vector<int64_t> sequences;
+  std::vector<size_t> members;  // places in the part
 };
 
 using FlexGroups = std::vector<FlexGroup>;
 using SizeCounts = std::map<int64_t, int64_t>;  // how many groups of each size
 
-double longest(const FlexGroups& groups) {
-  double most = 0;
-  for (const FlexGroup& group : groups) most = std::max(most, group.time);
-  return most;
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+size_t log2_of(int64_t size) {
+  return static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(size)));
 }
 
 /// One micro-batch: finds groups of powers of two of ranks, all ranks together, whose slowest is
@@ -65,40 +65,72 @@ double longest(const FlexGroups& groups) {
 /// then moved and exchanged, for sets of sizes that are improved step by step.
 class FlexSolver {
  public:
-  FlexSolver(std::span<const int64_t> lengths, int64_t capacity, int32_t ranks)
-      : lengths_(lengths), capacity_(capacity), ranks_(ranks) {}
+  /// `tokens`: of each sequence of the part, longest first. `steps` counts the groups and pairs of
+  /// sequences that are looked at.
+  FlexSolver(std::span<const int64_t> tokens, int64_t capacity, int32_t ranks, int64_t& steps)
+      : tokens_(tokens), capacity_(capacity), ranks_(ranks), steps_(steps) {
+    for (int64_t size = 1; size <= ranks; size *= 2) {
+      const double speed = kSpeeds[std::min(log2_of(size), std::size(kSpeeds) - 1)];
+      std::vector<double>& times = times_.emplace_back();
+      times.reserve(tokens.size());
+      for (const int64_t count : tokens) {
+        const auto t = static_cast<double>(count);
+        const double exchange = size == 1 ? 0.0 : kExchanged * t / speed;
+        times.push_back((kSquare * t * t + kLinear * t + exchange) / static_cast<double>(size));
+      }
+      const double sum = std::accumulate(times.begin(), times.end(), 0.0);
+      even_.push_back(sum * static_cast<double>(size) / ranks);
+    }
+  }
 
-  std::optional<FlexGroups> solve(const std::vector<int64_t>& sequences) const {
-    std::optional<FlexGroups> best;
+  /// Whether solve() finds groups.
+  bool can_solve() const {
+    for (int64_t size = 1; size <= ranks_; size *= 2) {
+      const SizeCounts first = fill_with(size);
+      if (fits(first)) return true;
+      const std::vector<SizeCounts> others = neighbours(first);
+      if (std::any_of(others.begin(), others.end(),
+                      [&](const SizeCounts& sizes) { return fits(sizes); }))
+        return true;
+    }
+    return false;
+  }
+
+  /// No groups if none were found.
+  FlexGroups solve() {
+    SizeCounts best_sizes;
+    double best = kNever;
     for (int64_t size = 1; size <= ranks_; size *= 2) {
       SizeCounts sizes = fill_with(size);
-      std::optional<FlexGroups> found = assign(sequences, sizes);
-      while (true) {
-        bool is_better = false;
+      double found = slowest_with(sizes, kNever);
+      for (bool is_better = true; is_better;) {
+        is_better = false;
         for (const SizeCounts& next : neighbours(sizes)) {
-          std::optional<FlexGroups> other = assign(sequences, next);
-          if (!other || (found && longest(*other) >= longest(*found))) continue;
-          found = std::move(other);
+          const double other = slowest_with(next, found);
+          if (other >= found) continue;
+          found = other;
           sizes = next;
           is_better = true;
         }
-        if (!is_better) break;
       }
-      if (found && (!best || longest(*found) < longest(*best))) best = std::move(found);
+      if (found < best) {
+        best = found;
+        best_sizes = sizes;
+      }
     }
-    return best;
+    FlexGroups groups;
+    if (best < kNever) assign(best_sizes, kNever, groups);
+    return groups;
   }
 
  private:
-  int64_t length(int64_t sequence) const { return lengths_[static_cast<size_t>(sequence)]; }
+  /// What is known of a set of sizes: the time of its slowest group, or what it is not below.
+  struct Known {
+    double slowest = 0;
+    bool is_exact = false;
+  };
 
-  double time(int64_t sequence, int64_t size) const {
-    const auto tokens = static_cast<double>(length(sequence));
-    const auto step = static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(size)));
-    const double speed = kSpeeds[std::min(step, std::size(kSpeeds) - 1)];
-    const double exchange = size == 1 ? 0.0 : kExchanged * tokens / speed;
-    return (kSquare * tokens * tokens + kLinear * tokens + exchange) / static_cast<double>(size);
-  }
+  double time(size_t member, int64_t size) const { return times_[log2_of(size)][member]; }
 
   /// Groups of one size, and smaller ones of the ranks that are left.
   SizeCounts fill_with(int64_t size) const {
@@ -127,48 +159,128 @@ class FlexSolver {
     return found;
   }
 
-  bool has_room(const FlexGroup& group, int64_t sequence) const {
-    return group.tokens + length(sequence) <= group.size * capacity_;
-  }
-  void give(FlexGroup& group, int64_t sequence) const {
-    group.sequences.push_back(sequence);
-    group.tokens += length(sequence);
-    group.time += time(sequence, group.size);
-  }
-  FlexGroup without(FlexGroup group, int64_t sequence) const {
-    std::erase(group.sequences, sequence);
-    group.tokens -= length(sequence);
-    group.time -= time(sequence, group.size);
-    return group;
+  /// The time of the slowest group with these sizes if it is below `limit`, else a number that is
+  /// not; kNever if a sequence fits nowhere, or a group has none.
+  double slowest_with(const SizeCounts& sizes, double limit) {
+    Known& known = known_[sizes];
+    if (known.is_exact || known.slowest >= limit) return known.slowest;
+    known.slowest = least_time(sizes);
+    if (known.slowest >= limit) return known.slowest;
+    FlexGroups groups;
+    known.slowest = assign(sizes, limit, groups);
+    known.is_exact = known.slowest < limit || known.slowest == kNever;
+    return known.slowest;
   }
 
-  /// Nothing if a sequence fits nowhere, or a group has none.
-  std::optional<FlexGroups> assign(const std::vector<int64_t>& sequences,
-                                   const SizeCounts& sizes) const {
+  /// No slowest group is faster: all work shared evenly, and the longest sequence alone.
+  double least_time(const SizeCounts& sizes) const {
+    double even = kNever, alone = kNever;
+    for (const auto& [size, count] : sizes) {
+      even = std::min(even, even_[log2_of(size)]);
+      alone = std::min(alone, time(0, size));
+    }
+    // Sums of times round.
+    constexpr double kRounding = 1e-9;
+    return std::max(even, alone) * (1.0 - kRounding);
+  }
+
+  bool has_room(const FlexGroup& group, size_t member) const {
+    return group.tokens + tokens_[member] <= group.size * capacity_;
+  }
+  void give(FlexGroup& group, size_t member) const {
+    group.members.push_back(member);
+    group.tokens += tokens_[member];
+    group.time += time(member, group.size);
+  }
+  void take(FlexGroup& group, size_t member) const {
+    std::erase(group.members, member);
+    group.tokens -= tokens_[member];
+    group.time -= time(member, group.size);
+  }
+
+  /// Moves compare every two sequences; of many, longest first alone is even.
+  bool are_few() const { return tokens_.size() <= 256; }
+
+  static bool has_idle(const FlexGroups& groups) {
+    return std::any_of(groups.begin(), groups.end(),
+                       [](const FlexGroup& group) { return group.members.empty(); });
+  }
+
+  /// Whether assign() finds groups.
+  bool fits(const SizeCounts& sizes) const {
     FlexGroups groups;
-    for (auto it = sizes.rbegin(); it != sizes.rend(); ++it)
-      groups.insert(groups.end(), static_cast<size_t>(it->second), FlexGroup{it->first, 0, 0, {}});
-    if (groups.size() > sequences.size()) return std::nullopt;
-    for (const int64_t s : sequences) {
-      FlexGroup* chosen = nullptr;
-      double end = std::numeric_limits<double>::infinity();
-      for (FlexGroup& group : groups) {
-        const double with = group.time + time(s, group.size);
-        if (with >= end || !has_room(group, s)) continue;
-        chosen = &group;
-        end = with;
+    if (give_longest_first(sizes, kNever, groups) == kNever) return false;
+    if (has_idle(groups) && are_few()) {
+      while (relieve_slowest(groups)) {
       }
-      if (chosen == nullptr) return std::nullopt;
-      give(*chosen, s);
     }
-    // It compares every two sequences; of many, longest first alone is even.
-    constexpr size_t kFewSequences = 256;
-    while (sequences.size() <= kFewSequences && relieve_slowest(groups)) {
+    return !has_idle(groups);
+  }
+
+  /// Makes the groups, and returns as slowest_with().
+  double assign(const SizeCounts& sizes, double limit, FlexGroups& groups) const {
+    // Moves can still make groups of few sequences faster.
+    const double stop = are_few() ? kNever : limit;
+    const double slowest = give_longest_first(sizes, stop, groups);
+    if (slowest >= stop) return slowest;
+    while (are_few() && relieve_slowest(groups)) {
     }
-    const bool has_idle = std::any_of(groups.begin(), groups.end(), [](const FlexGroup& group) {
-      return group.sequences.empty();
-    });
-    return has_idle ? std::nullopt : std::optional(std::move(groups));
+    if (has_idle(groups)) return kNever;
+    double most = 0;
+    for (const FlexGroup& group : groups) most = std::max(most, group.time);
+    return most;
+  }
+
+  /// Gives each sequence to the group that ends first with it, the first of equal ones. Stops with
+  /// a time that is not below `limit`.
+  double give_longest_first(const SizeCounts& sizes, double limit, FlexGroups& groups) const {
+    struct Place {
+      double time = 0;  // when the group ends
+      size_t group = 0;
+      auto operator<=>(const Place&) const = default;
+    };
+    /// Groups of one size, those that end first in front.
+    struct Queue {
+      const std::vector<double>* times = nullptr;
+      std::vector<Place> places;
+    };
+    std::vector<Queue> queues;
+    for (auto it = sizes.rbegin(); it != sizes.rend(); ++it) {
+      Queue& queue = queues.emplace_back(Queue{&times_[log2_of(it->first)], {}});
+      for (int64_t g = 0; g < it->second; ++g) {
+        queue.places.push_back({0, groups.size()});
+        groups.push_back(FlexGroup{it->first, 0, 0, {}});
+      }
+    }
+    if (groups.size() > tokens_.size()) return kNever;
+    double slowest = 0;
+    for (size_t member = 0; member < tokens_.size(); ++member) {
+      Queue* chosen = nullptr;
+      size_t at = 0;
+      Place end{kNever, 0};
+      for (Queue& queue : queues) {
+        const double more = (*queue.times)[member];
+        for (size_t p = 0; p < queue.places.size(); ++p) {
+          ++steps_;
+          // Different times can become equal ones by rounding.
+          const Place with{queue.places[p].time + more, queue.places[p].group};
+          if (with.time > end.time) break;
+          if (with >= end || !has_room(groups[with.group], member)) continue;
+          end = with;
+          chosen = &queue;
+          at = p;
+        }
+      }
+      if (chosen == nullptr) return kNever;
+      give(groups[end.group], member);
+      slowest = std::max(slowest, end.time);
+      if (slowest >= limit) return slowest;
+      const auto from = chosen->places.begin() + static_cast<std::ptrdiff_t>(at);
+      const auto to = std::lower_bound(from + 1, chosen->places.end(), end);
+      std::rotate(from, from + 1, to);
+      *(to - 1) = end;
+    }
+    return slowest;
   }
 
   /// Moves a sequence of the slowest group to another one, or exchanges it, if both are faster
@@ -180,24 +292,28 @@ class FlexSolver {
     // Less by more than rounding, or sequences could go to and fro for ever.
     constexpr double kRounding = 1e-9;
     const double before = slowest.time * (1.0 - kRounding);
-    for (const int64_t s : slowest.sequences) {
-      const FlexGroup lighter = without(slowest, s);
+    const std::vector<double>& times_here = times_[log2_of(slowest.size)];
+    for (const size_t member : slowest.members) {
+      const int64_t room = slowest.size * capacity_ - (slowest.tokens - tokens_[member]);
       for (FlexGroup& group : groups) {
         if (&group == &slowest) continue;
-        if (!lighter.sequences.empty() && has_room(group, s) &&
-            group.time + time(s, group.size) < before) {
-          give(group, s);
-          slowest = lighter;
+        ++steps_;
+        const std::vector<double>& times = times_[log2_of(group.size)];
+        if (slowest.members.size() > 1 && has_room(group, member) &&
+            group.time + times[member] < before) {
+          give(group, member);
+          take(slowest, member);
           return true;
         }
-        for (const int64_t other : group.sequences) {
-          FlexGroup freed = without(group, other);
-          if (time(other, slowest.size) >= time(s, slowest.size) || !has_room(freed, s) ||
-              !has_room(lighter, other) || freed.time + time(s, group.size) >= before)
+        const int64_t spare = group.size * capacity_ - group.tokens;
+        steps_ += std::ssize(group.members);
+        for (const size_t other : group.members) {
+          if (times_here[other] >= times_here[member] || tokens_[member] > spare + tokens_[other] ||
+              tokens_[other] > room || (group.time - times[other]) + times[member] >= before)
             continue;
-          give(freed, s);
-          group = std::move(freed);
-          slowest = lighter;
+          take(group, other);
+          give(group, member);
+          take(slowest, member);
           give(slowest, other);
           return true;
         }
@@ -206,26 +322,51 @@ class FlexSolver {
     return false;
   }
 
-  std::span<const int64_t> lengths_;
+  std::span<const int64_t> tokens_;
   int64_t capacity_;
   int32_t ranks_;
+  int64_t& steps_;
+  std::vector<std::vector<double>> times_;  // [log2 of a group's ranks, sequence] milliseconds
+  std::vector<double> even_;  // [log2] milliseconds if all ranks had the same work in such groups
+  std::map<SizeCounts, Known> known_;
 };
 
-/// Cuts the sequences, longest first, into parts of about equally many tokens.
-std::vector<std::vector<int64_t>> cut_batch(const std::vector<int64_t>& order,
-                                            std::span<const int64_t> lengths, int64_t parts) {
-  const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  std::vector<std::vector<int64_t>> found(1);
-  int64_t tokens = 0;
-  for (const int64_t s : order) {
-    const int64_t length = lengths[static_cast<size_t>(s)];
-    const bool is_full = (tokens + length / 2) * parts >= std::ssize(found) * total;
-    if (is_full && !found.back().empty() && std::ssize(found) < parts) found.emplace_back();
-    found.back().push_back(s);
-    tokens += length;
+/// Sequences, longest first, cut into parts of about equally many tokens.
+class FlexBatch {
+ public:
+  explicit FlexBatch(std::vector<int64_t> tokens) : tokens_(std::move(tokens)) {
+    for (const int64_t count : tokens_) {
+      middles_.push_back(total_ + count / 2);
+      total_ += count;
+    }
   }
-  return found;
-}
+
+  int64_t total() const { return total_; }
+
+  /// Where each of at most `parts` parts ends; none if the solver finds no groups for one of them.
+  std::vector<size_t> cut(int64_t parts, int64_t capacity, int32_t ranks, int64_t& steps) const {
+    std::vector<size_t> ends;
+    for (size_t begin = 0; begin < tokens_.size(); begin = ends.back()) {
+      const auto first = middles_.begin() + static_cast<std::ptrdiff_t>(begin) + 1;
+      const int64_t part = std::ssize(ends) + 1;
+      const auto end = part == parts ? middles_.end()
+                                     : std::partition_point(first, middles_.end(), [&](int64_t m) {
+                                         return m * parts < part * total_;
+                                       });
+      ends.push_back(static_cast<size_t>(end - middles_.begin()));
+      if (!FlexSolver(part_of(begin, ends.back()), capacity, ranks, steps).can_solve()) return {};
+    }
+    return ends;
+  }
+
+  std::span<const int64_t> part_of(size_t begin, size_t end) const {
+    return std::span(tokens_).subspan(begin, end - begin);
+  }
+
+ private:
+  std::vector<int64_t> tokens_, middles_;  // middles: the tokens before each, and half of its own
+  int64_t total_ = 0;
+};
 
 // ---- ByteScale ---------------------------------------------------------------------------------
 
@@ -276,28 +417,35 @@ CpRound fill_byte_scale_round(std::span<const int64_t> lengths, int64_t capacity
 }  // namespace
 
 Result<std::vector<CpRound>> schedule_flexsp(std::span<const int64_t> lengths, int64_t capacity,
-                                             int32_t ranks) {
+                                             int32_t ranks, int64_t* steps) {
   const auto largest = static_cast<int32_t>(std::bit_floor(static_cast<uint32_t>(ranks)));
   const std::vector<int64_t> order = longest_first(lengths);
   if (auto error = refuse_long_sequence("flexsp", order, lengths, capacity, largest)) return *error;
-  const FlexSolver solver(lengths, capacity, ranks);
-  const int64_t total = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  std::vector<int64_t> tokens;
+  for (const int64_t s : order) tokens.push_back(lengths[static_cast<size_t>(s)]);
+  const FlexBatch batch(std::move(tokens));
+  const int64_t fewest = (batch.total() + capacity * ranks - 1) / (capacity * ranks);
+  int64_t counted = 0;
+  int64_t& count = steps == nullptr ? counted : *steps;
   // With as many parts as sequences, each has the ranks for itself.
-  for (int64_t parts = std::max<int64_t>(1, (total + capacity * ranks - 1) / (capacity * ranks));
-       parts <= std::ssize(lengths); ++parts) {
+  for (int64_t parts = std::max<int64_t>(1, fewest); parts <= std::ssize(lengths); ++parts) {
+    const std::vector<size_t> ends = batch.cut(parts, capacity, ranks, count);
+    if (ends.empty()) continue;
     std::vector<CpRound> rounds;
-    const std::vector<std::vector<int64_t>> batch = cut_batch(order, lengths, parts);
-    for (const std::vector<int64_t>& part : batch) {
-      const std::optional<FlexGroups> groups = solver.solve(part);
-      if (!groups) break;
+    size_t begin = 0;
+    for (const size_t end : ends) {
       CpRound& round = rounds.emplace_back();
       int32_t next = 0;
-      for (const FlexGroup& group : *groups) {
-        round.groups.push_back({next, static_cast<int32_t>(group.size), group.sequences});
-        next += static_cast<int32_t>(group.size);
+      FlexSolver solver(batch.part_of(begin, end), capacity, ranks, count);
+      for (const FlexGroup& group : solver.solve()) {
+        const auto size = static_cast<int32_t>(group.size);
+        CpGroup& made = round.groups.emplace_back(CpGroup{next, size, {}});
+        for (const size_t member : group.members) made.sequences.push_back(order[begin + member]);
+        next += size;
       }
+      begin = end;
     }
-    if (rounds.size() == batch.size()) return rounds;
+    return rounds;
   }
   return make_refusal(
       fmt::format("cp_sizes = \"flexsp\": {} sequences cannot be given to groups of powers of two "

@@ -360,6 +360,24 @@ TEST(FlexSp, CutsABatchThatDoesNotFitIntoRounds) {
   }
 }
 
+// Documents of any length, ranks that hold one and ranks that hold many: four times as many
+// sequences take at most six times as many steps.
+TEST(FlexSp, TakesAboutAsManyStepsForEachSequenceOfALongBatch) {
+  for (const auto& [capacity, ranks] : {std::pair(20000, 8), {4000, 64}, {1000000000, 64}}) {
+    std::vector<double> steps;
+    for (const int64_t count : {5000, 20000}) {
+      std::mt19937_64 draw(3);
+      std::vector<int64_t> lengths(static_cast<size_t>(count));
+      for (int64_t& length : lengths)
+        length = 1 + static_cast<int64_t>(draw() % (draw() % 50 == 0 ? 20000 : 1000));
+      int64_t counted = 0;
+      ASSERT_TRUE(schedule_flexsp(lengths, capacity, ranks, &counted));
+      steps.push_back(static_cast<double>(counted));
+    }
+    EXPECT_LE(steps[1], 6 * steps[0]) << capacity << " tokens on each of " << ranks << " ranks";
+  }
+}
+
 // 70 000, 20 000, 12 000 and 8193 tokens need 9, 3, 2 and 2 ranks that hold 8192; the other three,
 // of 12 192 tokens, wait for the next round.
 TEST(ByteScale, GivesEachSequenceAsManyRanksAsHoldIt) {
