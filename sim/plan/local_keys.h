@@ -10,6 +10,7 @@
 namespace cpscope {
 
 /// How many keys of each rank one query sees: the local lengths of a decoder, one for each draft.
+/// A key counts on the rank that owns it; the copies of kv_replicated do not, here and below.
 struct LocalKeys {
   int64_t sequence = 0;
   int64_t query = 0;          // valid queries of the sequence are counted from 0

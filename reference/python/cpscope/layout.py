@@ -126,15 +126,16 @@ class Layout:
 
     def local_keys(self) -> dict[str, Array]:
         """How many keys of each rank every valid query sees: the local lengths of a decoder, one for each draft. Columns by
-        name, int64 [queries]: sequence and query (in its sequence, from 0); keys is [queries, ranks].
-        RefusedError for more than 2**22 counts."""
+        name, int64 [queries]: sequence and query (in its sequence, from 0); keys is [queries, ranks]. A key counts on the rank
+        that owns it; its copies on others (kv_replicated) do not. RefusedError for more than 2**22 counts."""
         return self._with_keys(self._core.local_keys(), "sequence", "query")
 
     def decode_steps(self, steps: int) -> dict[str, Array]:
         """The next `steps` tokens of every sequence of a decoder. Columns by name, int64 [steps * sequences], by step: step
         (from 1), sequence, position of the token, rank that stores its key, row (place among the rank's keys of the
-        sequence); keys is [steps * sequences, ranks], of the sequence after the step. RefusedError for layouts in which a
-        cache that grows does not stay where it is: it does in stripes, each sequence for itself."""
+        sequence); keys is [steps * sequences, ranks], of the sequence after the step, without copies (kv_replicated).
+        RefusedError for layouts in which a cache that grows does not stay where it is: it does in stripes, each sequence for
+        itself."""
         if not isinstance(steps, (int, np.integer)) or not 1 <= steps <= 1 << 22:
             raise input_error(f"steps must be a whole number from 1 to {1 << 22}: {steps!r}")
         return self._with_keys(self._core.decode_steps(int(steps)), "step", "sequence", "position", "rank", "row")

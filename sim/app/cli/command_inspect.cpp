@@ -192,10 +192,13 @@ Command add_layout(CLI::App& app, const Tools& tools) {
       "also write out every local slot: token, sequence, position, and the a2a gather indices");
   layout->add_flag("--local-keys", options->has_local_keys,
                    "how many keys of each rank every query sees: local lengths of a decoder, one "
-                   "for each draft");
+                   "for each draft; a key counts on the rank that owns it, its copies on others "
+                   "(kv_replicated) do not");
   layout
-      ->add_option("--decode-steps", options->decode_steps,
-                   "the next N tokens of every sequence: which rank appends them to its cache")
+      ->add_option(
+          "--decode-steps", options->decode_steps,
+          "the next N tokens of every sequence: which rank appends them to its cache; keys "
+          "are counted as by --local-keys")
       ->check(CLI::Range(int64_t{1}, kMaxLocalKeys));
   layout->footer("Example: cpscope layout scenarios/thd_padding_p2p.toml --json --full");
   return {layout, [options, tools] { return command_layout(*options, tools); }};

@@ -71,6 +71,17 @@ TEST(LocalKeys, FollowAnyMaskAndLayout) {
   }
 }
 
+TEST(LocalKeys, CountAKeyThatEveryRankHoldsOnItsOwnerAlone) {
+  Scenario scenario = make_case({40, 24}, 4);
+  scenario.parallel.comm_type = CommType::p2p;
+  scenario.parallel.kv_replicated = 7;
+  const Result<std::vector<LocalKeys>> counts = count_local_keys(scenario, layout_of(scenario));
+  ASSERT_TRUE(counts);
+  for (const LocalKeys& one : counts.value())
+    EXPECT_EQ(std::accumulate(one.keys.begin(), one.keys.end(), int64_t{0}), one.query + 1)
+        << one.sequence << ", " << one.query;
+}
+
 TEST(GrowingCache, AppendsTokenAfterTokenToTheRankOfItsBlock) {
   const Scenario scenario = make_decoder({1, 1}, {30, 7}, 3, 4);
   const Result<std::vector<AppendedKey>> appended = grow_cache(scenario, layout_of(scenario), 25);
