@@ -55,6 +55,7 @@ using FlexGroups = std::vector<FlexGroup>;
 using SizeCounts = std::map<int64_t, int64_t>;  // how many groups of each size
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kRounding = 1e-9;  // of sums of times, relative
 
 size_t log2_of(int64_t size) {
   return static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(size)));
@@ -179,8 +180,6 @@ class FlexSolver {
       even = std::min(even, even_[log2_of(size)]);
       alone = std::min(alone, time(0, size));
     }
-    // Sums of times round.
-    constexpr double kRounding = 1e-9;
     return std::max(even, alone) * (1.0 - kRounding);
   }
 
@@ -210,10 +209,7 @@ class FlexSolver {
   bool fits(const SizeCounts& sizes) const {
     FlexGroups groups;
     if (give_longest_first(sizes, kNever, groups) == kNever) return false;
-    if (has_idle(groups) && are_few()) {
-      while (relieve_slowest(groups)) {
-      }
-    }
+    if (has_idle(groups)) relieve(groups);
     return !has_idle(groups);
   }
 
@@ -223,8 +219,7 @@ class FlexSolver {
     const double stop = are_few() ? kNever : limit;
     const double slowest = give_longest_first(sizes, stop, groups);
     if (slowest >= stop) return slowest;
-    while (are_few() && relieve_slowest(groups)) {
-    }
+    relieve(groups);
     if (has_idle(groups)) return kNever;
     double most = 0;
     for (const FlexGroup& group : groups) most = std::max(most, group.time);
@@ -283,6 +278,11 @@ class FlexSolver {
     return slowest;
   }
 
+  void relieve(FlexGroups& groups) const {
+    while (are_few() && relieve_slowest(groups)) {
+    }
+  }
+
   /// Moves a sequence of the slowest group to another one, or exchanges it, if both are faster
   /// then. False if nothing helps.
   bool relieve_slowest(FlexGroups& groups) const {
@@ -290,7 +290,6 @@ class FlexSolver {
         *std::max_element(groups.begin(), groups.end(),
                           [](const FlexGroup& a, const FlexGroup& b) { return a.time < b.time; });
     // Less by more than rounding, or sequences could go to and fro for ever.
-    constexpr double kRounding = 1e-9;
     const double before = slowest.time * (1.0 - kRounding);
     const std::vector<double>& times_here = times_[log2_of(slowest.size)];
     for (const size_t member : slowest.members) {
