@@ -414,6 +414,7 @@ TileShape decode_tile(const AttentionShape& shape) {
     TileShape tile{Tiles::kRows / heads, Tiles::kWalkedRows};
     tile.heads = heads;
     tile.cuts_keys = true;
+    tile.ctas_per_sm = 2;
     return tile;
   });
 }

@@ -106,8 +106,10 @@ TileShape tile_shape_of_head_dim(const AttentionShape& shape) {
   return with_budget<Bf16, kForm>(shape, [&](auto budget) {
     using B = decltype(budget);
     const int32_t log2 = heads_log2<B>(shape);
-    return TileShape{
-        .owned_rows = B::kOwned >> log2, .walked_rows = B::kWalked, .heads = 1 << log2};
+    return TileShape{.owned_rows = B::kOwned >> log2,
+                     .walked_rows = B::kWalked,
+                     .heads = 1 << log2,
+                     .ctas_per_sm = B::kCtasPerSm};
   });
 }
 

@@ -105,7 +105,8 @@ bool takes_hopper_fp8_codes(const AttentionShape& shape) {
 TileShape hopper_fp8_forward_tile_shape(const AttentionShape& shape) {
   return with_budget(shape, [](auto budget) {
     using B = decltype(budget);
-    return TileShape{.owned_rows = B::kOwned, .walked_rows = B::kWalked};
+    return TileShape{
+        .owned_rows = B::kOwned, .walked_rows = B::kWalked, .ctas_per_sm = B::kCtasPerSm};
   });
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/tiles/tile_list.h"
 
+#include "kernels/tiles/even_ends.h"
 #include "kernels/tiles/group_parts.h"
 #include "kernels/tiles/key_parts.h"
 #include "kernels/tiles/shifted_begins.h"
@@ -301,6 +302,8 @@ TileList make_tile_list(std::span<const BandSlice> slices, int64_t q_rows, int64
   const WorkHeads heads = heads_in_parts(item_heads, list.group_parts);
   if (!shape.by_blocks) {
     fill_in_sections(heads, list);
+    // Parts of keys end together already, and heads that arrive later must not come first.
+    if (!shape.cuts_keys && heads.most_at_once == 0) even_out_ends(list);
     return list;
   }
   if (suits_shifted_begins(heads, is_packed, list)) {

@@ -16,7 +16,7 @@ namespace cpscope::kernels {
 /// a block's results one after another (TileList::turns). heads: query heads of one KV head that a
 /// tile of query rows holds together, each with all of its rows. cuts_keys: tiles of query rows do
 /// not span rows that see no key in common, and their keys are cut into parts, so that few rows of
-/// many keys are work for all CTAs (TileList::parts), of which ctas_per_sm fit an SM.
+/// many keys are work for all CTAs (TileList::parts). ctas_per_sm: CTAs that fit an SM; 0: unknown.
 /// ctas_together: so many CTAs of the launch run at the same time for sure (shift_begins); 0:
 /// perhaps one.
 struct TileShape {
@@ -25,7 +25,7 @@ struct TileShape {
   bool by_blocks = false;
   int32_t heads = 1;
   bool cuts_keys = false;
-  int32_t ctas_per_sm = 2;
+  int32_t ctas_per_sm = 0;
   int32_t ctas_together = 0;
 
   int32_t num_blocks(int32_t rows) const { return (rows + walked_rows - 1) / walked_rows; }

@@ -55,6 +55,7 @@ TEST(KeyParts, HoldEveryVisiblePairOfFewRowsOnce) {
     Area area = random_area(random);
     TileShape shape{trial % 2 == 0 ? 4 : 32, 2};
     shape.cuts_keys = true;
+    shape.ctas_per_sm = 2;
     const TileList list =
         make_tile_list(area.slices, area.q_rows, area.kv_rows, {2}, shape, TileOwner::queries);
     ASSERT_NO_FATAL_FAILURE(expect_parts(list));
