@@ -99,7 +99,8 @@ bool leaves_gradient_casts(Generation generation, const AttentionShape& shape) {
 }
 
 bool takes_offsets(Generation generation, const AttentionShape& shape) {
-  return is_backward_fused(generation, shape) && takes_hopper_offsets(logit_form(shape), shape.head_dim_qk);
+  return is_backward_fused(generation, shape) &&
+         takes_hopper_offsets(logit_form(shape), shape.head_dim_qk);
 }
 
 TileShape query_gradient_tile_shape(Generation generation, const AttentionShape& shape) {

@@ -35,6 +35,9 @@ template <class T>
 using Tall192 = ForwardBudget<T, 192, 128, 3, 80, 2, 2, 1, true, false, 32, 160>;
 
 constexpr int64_t kFewKeys = 256, kManyKeys = 1200;
+// Under a causal mask warpgroups leave out tiles (kTrims), so fewer keys are enough, on average and
+// of the last rows.
+constexpr int64_t kManyCausalKeys = 850;
 constexpr int64_t kFewKeys64 = 600;  // at head_dim 64: reading keys takes half as much
 
 /// Number of query heads of a KV head that a tile holds, as a power of two: as many as divide the
@@ -58,7 +61,10 @@ auto with_budget(const AttentionShape& shape, Visit visit) {
   const auto has_fewer_than = [&](int64_t keys) {
     return shape.keys_per_row > 0 && shape.keys_per_row < keys;
   };
-  const bool has_many = kForm == LogitForm::plain && shape.keys_per_row >= kManyKeys;
+  const bool is_tall =
+      shape.keys_per_row >= kManyKeys ||
+      (shape.keys_per_row >= kManyCausalKeys && shape.slices.most_keys >= 2 * kManyCausalKeys);
+  const bool has_many = kForm == LogitForm::plain && is_tall;
   if (qk <= 64 && v <= 64) {
     return has_fewer_than(kFewKeys64) ? visit(Short64<T, kForm>{}) : visit(Forward64<T, kForm>{});
   }
@@ -109,7 +115,8 @@ TileShape tile_shape_of_head_dim(const AttentionShape& shape) {
     return TileShape{.owned_rows = B::kOwned >> log2,
                      .walked_rows = B::kWalked,
                      .heads = 1 << log2,
-                     .ctas_per_sm = B::kCtasPerSm};
+                     .ctas_per_sm = B::kCtasPerSm,
+                     .warpgroup_rows = B::kTrims ? device::kWarpgroupRows : 0};
   });
 }
 

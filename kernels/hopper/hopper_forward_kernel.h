@@ -225,8 +225,17 @@ struct ForwardConsumer {
   __device__ __forceinline__ int take_v() { return take(next_v, at.v_full); }
   __device__ __forceinline__ int take_q() { return take(next_q, at.q_full); }
 
+  /// OwnedTile::unseen of this warpgroup, read again where it is needed: that is seldom, and there
+  /// are no registers for it. Until the next item is read.
+  __device__ __forceinline__ int32_t num_unseen(const typename B::Walk& walk) const {
+    return walk.unseen() >> (8 * group) & 0xff;
+  }
+
   __device__ __forceinline__ bool next_run(typename B::Walk& walk, int32_t first_row) {
     if (!walk.next_run(p.tiles.runs)) return false;
+    if constexpr (B::kTrims) {
+      if (walk.run == walk.last_run) walk.leave_out(num_unseen(walk));
+    }
     if (walk.is_masked != 0 && walk.range_set != state.range_set) {
       state.ranges.fetch(p.tiles, p.q_rows, walk.range_set, first_row,
                          TileRows<B::kHasHeads>(p).step());
@@ -329,12 +338,12 @@ struct ForwardConsumer {
     cast_weights(values);
   }
 
-  /// Computes nothing of an item's tiles after the first: this warpgroup has none of its rows, but
-  /// others wait for it at every barrier. Every lane must have seen a stage full before its warp
-  /// releases it, else the stage may have been filled again.
+  /// Computes nothing of the next tiles, of which this warpgroup's rows see nothing: but others
+  /// wait for it at every barrier. Every lane must have seen a stage full before its warp releases
+  /// it, else the stage may have been filled again.
   __device__ __forceinline__ void pass_by_tiles(int32_t num_tiles) {
 #pragma unroll 1
-    for (int32_t i = 1; i < num_tiles; ++i) {
+    for (int32_t i = 0; i < num_tiles; ++i) {
       wait_for_turn();
       pass_turn();
       const int k_stage = take_k();
@@ -385,7 +394,7 @@ struct ForwardConsumer {
     // Codes run 0.4 % slower with that, and few of their tiles have no rows for a warpgroup.
     if (B::kConsumers > 1 && !B::kHasCodes &&
         item.tile.begin + group * kWarpgroupRows >= item.tile.end) {
-      pass_by_tiles(item.tile.num_tiles);
+      pass_by_tiles(item.tile.num_tiles - 1);
       walk.stop();
     }
     // Most tiles continue a run: that takes one branch, and none over the code that begins a run.
@@ -411,10 +420,12 @@ struct ForwardConsumer {
     start_values(stage);
     float factor[2];
     unwritten = end_softmax<B>(p, state, first_row, item.tile.end, head, factor);
+    const int32_t num_left_out = B::kTrims ? num_unseen(walk) : 0;
     const ScheduledItem next = scheduler.read();
     wgmma_wait<0>();
     pin(out);
     if (is_elected()) mbarrier_arrive(at.v_free + 8 * stage);
+    if constexpr (B::kTrims) pass_by_tiles(num_left_out);
     if constexpr (B::kHasCodes) kept.add_to(out, state);
     multiply_sums(factor);
     if constexpr (B::kIsFp8) {

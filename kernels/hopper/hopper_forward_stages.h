@@ -30,6 +30,9 @@ struct ForwardBudget {
   using Walk = std::conditional_t<kForm == LogitForm::alibi && !kHasHeads_,
                                   ReversedRunWalk<kWalked>, RunWalk<kWalked, kAlign>>;
   static constexpr bool kTakesTurns = kTakesTurns_;
+  // A warpgroup leaves out last tiles that it sees nothing of (OwnedTile::unseen). With two there
+  // are hardly any under a causal mask.
+  static constexpr bool kTrims = kConsumers > 2 && !kHasCodes && kForm != LogitForm::alibi;
   static constexpr bool kHasHeads = kHasHeads_;  // several heads in a tile: rows see few keys
   static constexpr int kKStages = kKStages_, kVStages = kVStages_, kQStages = kQStages_;
   // From the stage of Q, under the next Q.
@@ -111,6 +114,9 @@ struct ForwardShared {
 /// fetched: enough time to fetch it, but not so much that a CTA holds an item while others have
 /// none.
 inline constexpr int kDrawAhead = 4;
+// A consumer reads the next item before it passes by the last tiles of its own, which are loaded
+// only afterwards.
+static_assert(kMostUnseen < kDrawAhead);
 
 /// The producer's thread. Shared: ForwardShared, or the same names for other barriers.
 template <class B, class Shared>

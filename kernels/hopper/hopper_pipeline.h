@@ -72,7 +72,7 @@ struct TileScheduler {
   static constexpr int kRunsOffset = 4 * (kTileInts + 1);
   static_assert(offsetof(OwnedTile, first_run) == 8 && offsetof(OwnedTile, num_runs) == 12 &&
                 offsetof(OwnedTile, first_turn) == 16 && offsetof(OwnedTile, first_gap) == 20 &&
-                offsetof(OwnedTile, num_tiles) == 24);
+                offsetof(OwnedTile, unseen) == 16 && offsetof(OwnedTile, num_tiles) == 24);
   static constexpr int kSlotBytes = kRunsOffset + 16 * kSharedRuns;
   static constexpr int kBytes = 32 + 2 * kSlotBytes;
 
@@ -164,9 +164,11 @@ struct TileScheduler {
     ++count;
     const uint32_t slot = slots + which * kSlotBytes;
     ScheduledItem item;
-    item.tile = {load_shared_int(slot), load_shared_int(slot + 4), load_shared_int(slot + 8),
-                 load_shared_int(slot + 12)};
-    item.tile.first_turn = load_shared_int(slot + 16);
+    item.tile.begin = load_shared_int(slot);
+    item.tile.end = load_shared_int(slot + 4);
+    item.tile.first_run = load_shared_int(slot + 8);
+    item.tile.num_runs = load_shared_int(slot + 12);
+    item.tile.unseen = static_cast<uint32_t>(load_shared_int(slot + 16));  // or first_turn
     item.tile.first_gap = load_shared_int(slot + 20);
     item.tile.num_tiles = load_shared_int(slot + 24);
     item.head = load_shared_int(slot + 4 * kTileInts);
@@ -225,6 +227,15 @@ struct RunWalk {
     run = last_run;
     end = 0;
   }
+  /// Leaves out the last tiles of a run that has just begun, but not its first one.
+  __device__ __forceinline__ void leave_out(int32_t num_tiles) {
+    if (num_tiles > 0) end = row + ((end - row - 1) / kRows + 1 - num_tiles) * kRows;
+  }
+  /// OwnedTile::unseen, from the item's slot.
+  __device__ __forceinline__ uint32_t unseen() const {
+    const uint32_t runs = shared_runs + 16 * static_cast<uint32_t>(end_shared - kSharedRuns);
+    return load_shared_int(runs - TileScheduler::kRunsOffset + offsetof(OwnedTile, unseen));
+  }
   /// The first tile of the next run.
   __device__ __forceinline__ bool next_run(const TileRun* runs) {
     if (run >= last_run) return false;
@@ -272,6 +283,7 @@ struct ReversedRunWalk : RunWalk<kRows> {
     row -= kRows;
     return row >= begin;
   }
+  /// Leaves out all further tiles.
   __device__ __forceinline__ void stop() {
     run = first_run;
     begin = row;

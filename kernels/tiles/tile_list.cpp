@@ -165,8 +165,17 @@ void walk_keys(const OwnedTile& tile, TileList& list) {
   }
 }
 
+/// A tile of stationary rows, whose runs come next.
+OwnedTile tile_of(const RowStretch& rows, const TileList& list) {
+  OwnedTile tile;
+  tile.begin = rows.begin;
+  tile.end = rows.end;
+  tile.first_run = static_cast<int32_t>(list.runs.size());
+  return tile;
+}
+
 void add_query_tile(int32_t begin, int32_t end, TileList& list) {
-  OwnedTile tile{begin, end, static_cast<int32_t>(list.runs.size()), 0};
+  OwnedTile tile = tile_of({begin, end}, list);
   walk_keys(tile, list);
   tile.num_runs = static_cast<int32_t>(list.runs.size()) - tile.first_run;
   list.tiles.push_back(tile);
@@ -250,8 +259,7 @@ void make_key_tiles(const std::vector<RowStretch>& long_documents, TileList& lis
   for (int32_t set = 0; set < list.num_range_sets; ++set) walks.emplace_back(list, set, num_tiles);
   for (size_t t = 0; t < num_tiles; ++t) {
     const int32_t first = static_cast<int32_t>(t) * owned;
-    OwnedTile tile{first, std::min(list.kv_rows, first + owned),
-                   static_cast<int32_t>(list.runs.size()), 0};
+    OwnedTile tile = tile_of({first, std::min(list.kv_rows, first + owned)}, list);
     for (int32_t set = 0; set < list.num_range_sets; ++set) {
       TileView view{walks[set].touched.stretches_of(t), walks[set].whole.stretches_of(t)};
       append_walk(view, set, cuts, list);
@@ -265,6 +273,40 @@ void make_key_tiles(const std::vector<RowStretch>& long_documents, TileList& lis
   }
 }
 
+/// True if a query row of `rows` sees a key of `keys`, which belong to the run.
+bool sees_any(const RowStretch& rows, const RowStretch& keys, const TileRun& run,
+              const TileList& list) {
+  if (run.is_masked == 0) return true;
+  const KeyRange* ranges = list.ranges.data() + int64_t{run.range_set} * list.q_rows;
+  return std::any_of(ranges + rows.begin, ranges + rows.end, [&](const KeyRange& range) {
+    return std::max(range.lo, keys.begin) < std::min(range.hi, keys.end);
+  });
+}
+
+/// OwnedTile::unseen of one warpgroup's rows.
+uint32_t count_unseen(const RowStretch& rows, const TileRun& last, const TileList& list) {
+  const int32_t most = std::min(kMostUnseen, count_tiles(last, list.shape) - 1);
+  uint32_t count = 0;
+  RowStretch keys{last.begin + (count_tiles(last, list.shape) - 1) * list.shape.walked_rows,
+                  last.end};
+  while (static_cast<int32_t>(count) < most && !sees_any(rows, keys, last, list)) {
+    ++count;
+    keys = {keys.begin - list.shape.walked_rows, keys.begin};
+  }
+  return count;
+}
+
+void find_unseen(OwnedTile& tile, const TileList& list) {
+  if (tile.num_runs == 0) return;
+  const TileRun& last = list.runs[tile.first_run + tile.num_runs - 1];
+  for (int32_t part = 0; part * list.shape.warpgroup_rows < list.shape.owned_rows; ++part) {
+    const int32_t begin = tile.begin + part * list.shape.warpgroup_rows;
+    if (begin >= tile.end) return;
+    const RowStretch rows{begin, std::min(tile.end, begin + list.shape.warpgroup_rows)};
+    tile.unseen |= count_unseen(rows, last, list) << 8 * part;
+  }
+}
+
 /// Counts the streamed tiles of each stationary tile, and records the area of all.
 void count_walked_tiles(TileList& list) {
   int64_t all = 0;
@@ -272,6 +314,7 @@ void count_walked_tiles(TileList& list) {
     for (int32_t r = 0; r < tile.num_runs; ++r)
       tile.num_tiles += count_tiles(list.runs[tile.first_run + r], list.shape);
     all += tile.num_tiles;
+    if (list.shape.warpgroup_rows > 0) find_unseen(tile, list);
   }
   list.visited_cells = all * list.shape.walked_rows * list.shape.owned_rows;
 }

@@ -17,8 +17,9 @@ namespace cpscope::kernels {
 /// tile of query rows holds together, each with all of its rows. cuts_keys: tiles of query rows do
 /// not span rows that see no key in common, and their keys are cut into parts, so that few rows of
 /// many keys are work for all CTAs (TileList::parts). ctas_per_sm: CTAs that fit an SM; 0: unknown.
-/// ctas_together: so many CTAs of the launch run at the same time for sure (shift_begins); 0:
-/// perhaps one.
+/// warpgroup_rows: so many stationary query rows at a time may leave out streamed tiles
+/// (OwnedTile::unseen); 0: none do. ctas_together: so many CTAs of the launch run at the same time
+/// for sure (shift_begins); 0: perhaps one.
 struct TileShape {
   int32_t owned_rows = 128;
   int32_t walked_rows = 64;
@@ -26,6 +27,7 @@ struct TileShape {
   int32_t heads = 1;
   bool cuts_keys = false;
   int32_t ctas_per_sm = 0;
+  int32_t warpgroup_rows = 0;
   int32_t ctas_together = 0;
 
   int32_t num_blocks(int32_t rows) const { return (rows + walked_rows - 1) / walked_rows; }
@@ -61,10 +63,18 @@ struct OwnedTile {
   int32_t end = 0;
   int32_t first_run = 0;
   int32_t num_runs = 0;
-  int32_t first_turn = 0;  // by blocks: index into TileList::turns
+  union {
+    int32_t first_turn = 0;  // by blocks: index into TileList::turns
+    /// Else, for each TileShape::warpgroup_rows of the rows, 8 bits from the lowest on: how many of
+    /// the last streamed tiles these rows leave out, since they see nothing there: at most
+    /// kMostUnseen, all of the last run, and not its first tile.
+    uint32_t unseen;
+  };
   int32_t first_gap = -1;  // by blocks: index into TileList::gaps; -1: every row has a partner
   int32_t num_tiles = 0;   // streamed
 };
+
+inline constexpr int32_t kMostUnseen = 3;
 
 /// Order of the additions to the rows of num_tiles streamed tiles, in the order in which they are
 /// streamed; each tile's counter is one less than that of the tile before. A tile may add when

@@ -23,6 +23,21 @@ int64_t count_rows(std::span<const BandSlice> slices) {
   return rows;
 }
 
+/// Most keys that a row of the slice sees. Their number rises and then falls with the row, and is
+/// linear in between: up to the row whose first key is no longer the slice's, or from the one whose
+/// last key is the slice's.
+int64_t most_keys_of(const BandSlice& slice) {
+  const int64_t rows = slice.q1 - slice.q0;
+  int64_t most = 0;
+  for (const int64_t row :
+       {int64_t{0}, -int64_t{slice.lo}, int64_t{slice.k1} - slice.k0 - 1 - slice.hi, rows - 1}) {
+    const ColumnRange seen =
+        columns_of_row(slice, slice.q0 + std::clamp<int64_t>(row, 0, rows - 1));
+    most = std::max(most, seen.end - seen.begin);
+  }
+  return most;
+}
+
 }  // namespace
 
 SliceSums sum_slices(std::span<const BandSlice> slices) {
@@ -35,6 +50,7 @@ SliceSums sum_slices(std::span<const BandSlice> slices) {
     sums.keys += std::max<int64_t>(
         0, columns_of_row(slice, slice.q1 - 1).end - columns_of_row(slice, slice.q0).begin);
     sums.rows_together = std::max(sums.rows_together, slice.q1 - slice.q0);
+    sums.most_keys = std::max(sums.most_keys, most_keys_of(slice));
   }
   return sums;
 }

@@ -15,6 +15,7 @@ struct SliceSums {
   int64_t keys = 0;           // of every slice, from its first visible key to its last
   int64_t rows = 0;           // query rows of any slice
   int32_t rows_together = 0;  // most query rows of a slice; 0: unknown
+  int64_t most_keys = 0;      // that a row sees in a slice
 
   friend bool operator==(const SliceSums&, const SliceSums&) = default;
 };

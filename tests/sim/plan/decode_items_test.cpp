@@ -1,7 +1,10 @@
 #include "sim/plan/decode_items.h"
 
+#include <algorithm>
+#include <random>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace cpscope {
@@ -33,8 +36,30 @@ TEST(DecodeItems, AreToldBySlices) {
   // 700.
   const std::vector<BandSlice> slices = {
       {0, 3, 0, 1000, -5000, 997}, {0, 1, 2000, 2050, -5000, 5000}, {3, 4, 1000, 1700, 600, 5000}};
-  EXPECT_EQ(sum_slices(slices), (SliceSums{998 + 999 + 1000 + 50 + 100, 1000 + 50 + 100, 4, 3}));
+  EXPECT_EQ(sum_slices(slices),
+            (SliceSums{998 + 999 + 1000 + 50 + 100, 1000 + 50 + 100, 4, 3, 1000}));
   EXPECT_EQ(sum_slices({}), SliceSums{});
+}
+
+TEST(DecodeItems, HaveTheKeysOfTheRowThatSeesMost) {
+  std::mt19937 random(9);
+  const auto between = [&](int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(random);
+  };
+  for (int trial = 0; trial < 2000; ++trial) {
+    BandSlice slice{between(0, 5), 0, between(0, 5), 0, between(-20, 20), 0};
+    slice.q1 = slice.q0 + between(1, 12);
+    slice.k1 = slice.k0 + between(1, 12);
+    slice.hi = slice.lo + between(-1, 25);
+    int64_t most = 0;
+    for (int32_t q = slice.q0; q < slice.q1; ++q) {
+      const ColumnRange seen = columns_of_row(slice, q);
+      most = std::max(most, seen.end - seen.begin);
+    }
+    ASSERT_EQ(sum_slices({&slice, 1}).most_keys, most)
+        << fmt::format("rows {} to {}, keys {} to {}, band {} to {}", slice.q0, slice.q1, slice.k0,
+                       slice.k1, slice.lo, slice.hi);
+  }
 }
 
 }  // namespace
