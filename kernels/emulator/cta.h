@@ -3,7 +3,6 @@
 #include "kernels/emulator/fiber.h"
 #include "kernels/emulator/settings.h"
 
-#include <any>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -13,7 +12,7 @@
 #include <source_location>
 #include <string>
 #include <typeindex>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace cpscope::kernels::emulator {
@@ -129,9 +128,11 @@ class Cta {
   /// State of type T, made at its first use in this CTA.
   template <class T>
   T& extension() {
-    std::any& slot = extensions_[std::type_index(typeid(T))];
-    if (!slot.has_value()) slot.emplace<std::shared_ptr<T>>(std::make_shared<T>());
-    return **std::any_cast<std::shared_ptr<T>>(&slot);
+    const std::type_index type(typeid(T));
+    for (const auto& [known, state] : extensions_)
+      if (known == type) return *static_cast<T*>(state.get());
+    extensions_.emplace_back(type, std::make_shared<T>());
+    return *static_cast<T*>(extensions_.back().second.get());
   }
 
   /// True if the planted fault applies to this call.
@@ -177,7 +178,7 @@ class Cta {
   std::vector<Meeting> warps_;
   std::vector<CopyInFlight> copies_;
   std::vector<std::function<void()>> posted_;
-  std::unordered_map<std::type_index, std::any> extensions_;
+  std::vector<std::pair<std::type_index, std::shared_ptr<void>>> extensions_;  // a few
 };
 
 /// The running CTA. Only for code called by a kernel.

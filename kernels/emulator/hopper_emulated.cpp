@@ -1,7 +1,7 @@
 #include "kernels/emulator/hopper_emulated.h"
 
 #include "kernels/device/device.h"
-#include "kernels/device/fp8_values.h"
+#include "kernels/emulator/hopper_products_emulated.h"
 #include "kernels/emulator/lent_memory.h"
 
 #include <algorithm>
@@ -16,20 +16,8 @@
 namespace cpscope::kernels::emulator {
 namespace {
 
-constexpr int32_t kRows = 64;       // of a product
-constexpr int32_t kDepth = 16;      // elements summed over by one product
-constexpr int32_t kCodeDepth = 32;  // of E4M3
-constexpr int32_t kMaxColumns = 256;
-constexpr int32_t kRowBytes = 128;
-constexpr int32_t kGroupBytes = 8 * kRowBytes;  // distance between groups of 8 rows
+constexpr int32_t kGroupBytes = 8 * kBoxRowBytes;  // distance between groups of 8 rows
 constexpr uint32_t kEarlyOdds = 4;  // one in this many groups of products is executed at its commit
-
-/// Real address of the 16 bytes that a byte belongs to.
-uint32_t swizzle(uint32_t address) { return address ^ (((address >> 7) & 7) << 4); }
-
-float to_float_of(uint16_t bits, bool is_bf16) {
-  return is_bf16 ? from_bf16_bits(bits) : from_fp16_bits(bits);
-}
 
 Warpgroup& own_warpgroup() {
   return hopper_state()
@@ -47,7 +35,7 @@ struct EmulatedMap {
   RowBox box;
   int32_t element_bytes = 2;
 
-  int32_t box_lanes() const { return kRowBytes / element_bytes; }
+  int32_t box_lanes() const { return kBoxRowBytes / element_bytes; }
 };
 static_assert(sizeof(EmulatedMap) <= sizeof(TensorMap));
 
@@ -84,7 +72,7 @@ void land_box(const EmulatedMap& map, uint32_t to, const std::array<int32_t, 5>&
     const int32_t there = source.num_lanes * map.element_bytes;
     if (there > 0 && !is_lent(source.at, there))
       cta.fail("a box reads outside device memory", place);
-    for (int32_t byte = 0; byte < kRowBytes; byte += 2, bytes += 2) {
+    for (int32_t byte = 0; byte < kBoxRowBytes; byte += 2, bytes += 2) {
       uint16_t value = 0;
       if (byte < there) std::memcpy(&value, source.at + byte, sizeof(value));
       const uint32_t target = swizzles ? swizzle(to + bytes) : to + bytes;
@@ -113,7 +101,7 @@ class OutgoingBox {
     if (is_read_) return;
     is_read_ = true;
     Cta& cta = current_cta();
-    bytes_.resize(static_cast<size_t>(map_.box_rows * kRowBytes));
+    bytes_.resize(static_cast<size_t>(map_.box_rows * kBoxRowBytes));
     for (size_t i = 0; i < bytes_.size(); i += 16)
       std::memcpy(&bytes_[i], cta.at(swizzle(from_ + static_cast<uint32_t>(i)), 16, 16, place_),
                   16);
@@ -128,7 +116,7 @@ class OutgoingBox {
       const int32_t num_bytes = target.num_lanes * map_.element_bytes;
       if (num_bytes > 0 && !is_lent(target.at, num_bytes))
         current_cta().fail("a box writes outside device memory", place_);
-      const std::byte* const from = &bytes_[static_cast<size_t>(row * kRowBytes)];
+      const std::byte* const from = &bytes_[static_cast<size_t>(row * kBoxRowBytes)];
       if (adds_) {
         for (int32_t byte = 0; byte < num_bytes; byte += 4) add(from + byte, target.at + byte);
       } else if (num_bytes > 0) {
@@ -158,158 +146,10 @@ class OutgoingBox {
 
 namespace {
 
-/// One product of a warpgroup, with all its operands.
-class ProductRun {
- public:
-  ProductRun(const Warpgroup& group, size_t index, const Place& place)
-      : group_(group), index_(index), place_(place), first_(of(0)) {
-    for (int32_t thread = 1; thread < Warpgroup::kThreads; ++thread) {
-      if (!of(thread).is_same_instruction(first_))
-        current_cta().fail("the threads of a warpgroup give different products", place_);
-    }
-  }
-
-  void execute() {
-    first_.is_codes ? read_code_b() : read_b();
-    first_.is_codes ? read_code_a() : read_a();
-    for (int32_t row = 0; row < kRows; ++row) {
-      read_sums(row);
-      for (int32_t k = 0; k < (first_.is_codes ? kCodeDepth : kDepth); ++k) {
-        for (int32_t column = 0; column < first_.columns; ++column)
-          sums_[column] += a_[row][k] * b_[k][column];
-      }
-      write_sums(row);
-    }
-    ++counts().products;
-  }
-
- private:
-  const Product& of(int32_t thread) const {
-    return group_.groups[static_cast<size_t>(thread)].front()[index_];
-  }
-  /// Index of the thread that holds columns `column` and the next one of a row, in sums and a.
-  static int32_t holder(int32_t row, int32_t column) {
-    return row / 16 * 32 + row % 8 * 4 + column % 8 / 2;
-  }
-  static uint32_t field(uint64_t descriptor, int shift) {
-    return static_cast<uint32_t>((descriptor >> shift) & 0x3fff) << 4;
-  }
-  float shared_value(uint32_t address) const {
-    uint16_t bits = 0;
-    std::memcpy(&bits, current_cta().at(swizzle(address), 2, 2, place_), sizeof(bits));
-    return to_float_of(bits, first_.is_bf16);
-  }
-
-  /// An element of a matrix without a swizzle: groups of 8 rows of 8 elements.
-  float plain_value(uint64_t descriptor, int32_t row, int32_t k) const {
-    const uint32_t address = field(descriptor, 0) + k / 8 * field(descriptor, 16) +
-                             row / 8 * field(descriptor, 32) + row % 8 * 16 + k % 8 * 2;
-    uint16_t bits = 0;
-    std::memcpy(&bits, current_cta().at(address, 2, 2, place_), sizeof(bits));
-    return to_float_of(bits, first_.is_bf16);
-  }
-
-  void read_plain_b() {
-    if (first_.b_is_transposed)
-      current_cta().fail("elements of a head side by side need the swizzle here", place_);
-    for (int32_t k = 0; k < kDepth; ++k) {
-      for (int32_t n = 0; n < first_.columns; ++n) b_[k][n] = plain_value(first_.b, n, k);
-    }
-  }
-
-  void read_b() {
-    if (first_.b >> 62 == 0) return read_plain_b();
-    const uint32_t start = field(first_.b, 0), panel_bytes = field(first_.b, 16),
-                   group_bytes = field(first_.b, 32);
-    for (int32_t k = 0; k < kDepth; ++k) {
-      for (int32_t n = 0; n < first_.columns; ++n) {
-        const uint32_t offset = first_.b_is_transposed
-                                    ? n / kBoxLanes * panel_bytes + k / 8 * group_bytes +
-                                          k % 8 * kRowBytes + n % kBoxLanes * 2
-                                    : n / 8 * group_bytes + n % 8 * kRowBytes + k * 2;
-        b_[k][n] = shared_value(start + offset);
-      }
-    }
-  }
-
-  void read_a() {
-    const uint32_t start = field(first_.a, 0), group_bytes = field(first_.a, 32);
-    const bool is_plain = first_.a_registers == nullptr && first_.a >> 62 == 0;
-    for (int32_t row = 0; row < kRows; ++row) {
-      for (int32_t k = 0; k < kDepth; ++k) {
-        if (is_plain) {
-          a_[row][k] = plain_value(first_.a, row, k);
-        } else if (first_.a_registers == nullptr) {
-          a_[row][k] = shared_value(start + row / 8 * group_bytes + row % 8 * kRowBytes + k * 2);
-        } else {
-          const uint32_t pair = of(holder(row, k)).a_registers[k / 8 * 2 + row % 16 / 8];
-          a_[row][k] = to_float_of(static_cast<uint16_t>(pair >> (k % 2 * 16)), first_.is_bf16);
-        }
-      }
-    }
-  }
-
-  float shared_code(Fp8Type type, uint32_t address) const {
-    uint8_t code = 0;
-    std::memcpy(&code, current_cta().at(swizzle(address), 1, 1, place_), sizeof(code));
-    return device::from_fp8_code(type, code);
-  }
-
-  void read_code_b() {
-    if (first_.b >> 62 == 0 || first_.b_is_transposed)
-      current_cta().fail("codes need the swizzle, and summed numbers side by side", place_);
-    const uint32_t start = field(first_.b, 0), group_bytes = field(first_.b, 32);
-    for (int32_t k = 0; k < kCodeDepth; ++k) {
-      for (int32_t n = 0; n < first_.columns; ++n)
-        b_[k][n] = shared_code(first_.b_type, start + n / 8 * group_bytes + n % 8 * kRowBytes + k);
-    }
-  }
-
-  void read_code_a() {
-    const uint32_t start = field(first_.a, 0), group_bytes = field(first_.a, 32);
-    for (int32_t row = 0; row < kRows; ++row) {
-      for (int32_t k = 0; k < kCodeDepth; ++k) {
-        if (first_.a_registers == nullptr) {
-          a_[row][k] =
-              shared_code(first_.a_type, start + row / 8 * group_bytes + row % 8 * kRowBytes + k);
-        } else {
-          const int32_t thread = row / 16 * 32 + row % 8 * 4 + k % 16 / 4;
-          const uint32_t four = of(thread).a_registers[k / 16 * 2 + row % 16 / 8];
-          a_[row][k] =
-              device::from_fp8_code(first_.a_type, static_cast<uint8_t>(four >> (k % 4 * 8)));
-        }
-      }
-    }
-  }
-
-  static int32_t sum_slot(int32_t row, int32_t column) {
-    return column / 8 * 4 + row % 16 / 8 * 2 + column % 2;
-  }
-  void read_sums(int32_t row) {
-    for (int32_t n = 0; n < first_.columns; ++n)
-      sums_[n] = first_.accumulates ? of(holder(row, n)).sums[sum_slot(row, n)] : 0.0f;
-  }
-  void write_sums(int32_t row) {
-    for (int32_t n = 0; n < first_.columns; ++n)
-      of(holder(row, n)).sums[sum_slot(row, n)] = sums_[n];
-  }
-
-  const Warpgroup& group_;
-  size_t index_;
-  Place place_;
-  const Product& first_;
-  float a_[kRows][kCodeDepth];
-  float b_[kCodeDepth][kMaxColumns];
-  float sums_[kMaxColumns];
-};
-
 /// Executes the oldest group of a warpgroup's products, or discards it.
 void finish_oldest(Warpgroup& group, bool executes, const Place& place) {
   for (size_t i = 0; executes && i < group.groups[0].front().size(); ++i) {
-    static ProductRun* const storage =
-        static_cast<ProductRun*>(::operator new(sizeof(ProductRun)));  // too large for a fiber
-    ProductRun* run = new (storage) ProductRun(group, i, place);
-    run->execute();
+    execute_product(group, i, place);
   }
   for (std::vector<Warpgroup::Group>& of_thread : group.groups) of_thread.erase(of_thread.begin());
 }
@@ -386,7 +226,7 @@ void start_box_copy(uint32_t to, const TensorMap& map, uint32_t barrier,
   if (static_cast<int64_t>(first[0]) * emulated.element_bytes % 16 != 0)
     cta.fail("a box does not begin on 16 bytes of its row", place);
   // The swizzle repeats every 1024 bytes, so a tile must begin there.
-  const auto bytes = emulated.box_rows * kRowBytes;
+  const auto bytes = emulated.box_rows * kBoxRowBytes;
   std::byte* target = cta.at(to, bytes, kGroupBytes, place);
   std::fill(target, target + bytes, std::byte{0xff});  // NaN until the data has arrived
   const bool swizzles = !cta.has_fault(Fault::skip_swizzle, place);
@@ -417,7 +257,7 @@ void send_box(const TensorMap& map, uint32_t from, const std::array<int32_t, 5>&
   EmulatedMap emulated;
   std::memcpy(&emulated, map.words, sizeof(emulated));
   if (adds && emulated.element_bytes != 4) cta.fail("only fp32 boxes are added", place);
-  cta.at(from, emulated.box_rows * kRowBytes, kGroupBytes, place);
+  cta.at(from, emulated.box_rows * kBoxRowBytes, kGroupBytes, place);
   const auto box = std::make_shared<OutgoingBox>(emulated, from, first, adds, place);
   hopper_state().outgoing[cta.thread()].boxes.push_back(box);
   cta.post([box] { box->read(); });

@@ -37,43 +37,9 @@ std::string describe_outcome(const FaultOutcome& outcome) {
   return text;
 }
 
-// One test, because the gallery runs only once.
-TEST(FaultGallery, CatchesEveryFaultWhereItWasPlantedAndNeverCriesWolf) {
-  const GalleryReport gallery = run_gallery(fault_catalogue(), gallery_toolbox(), {});
-  EXPECT_GE(gallery.outcomes.size(), 69u);
-  for (const FaultOutcome& outcome : gallery.outcomes) {
-    EXPECT_TRUE(outcome.error.empty() && outcome.caught) << describe_outcome(outcome);
-    EXPECT_TRUE(outcome.localised) << describe_outcome(outcome);
-    EXPECT_GT(outcome.cells_exercised, 0) << describe_outcome(outcome);
-    for (const Alarm& alarm : outcome.false_alarms)
-      ADD_FAILURE() << outcome.fault->name << ": " << to_name(alarm.detector) << ": " << alarm.text;
-    if (!outcome.blind) continue;
-    EXPECT_EQ(outcome.blind->cells_exercised, 0) << outcome.fault->name;
-    EXPECT_TRUE(outcome.blind->is_silent) << outcome.fault->name;
-  }
-  EXPECT_TRUE(gallery.passed());
-}
-
-TEST(FaultGallery, CallsAFaultMissedThatItsDetectorDoesNotSee) {
-  Fault unseen = fault_catalogue().front();
-  ASSERT_EQ(unseen.detector, Detector::balance) << "right numbers, badly balanced";
-  unseen.detector = Detector::count;
-  unseen.blind.reset();
-  const GalleryReport gallery = run_gallery({&unseen, 1}, gallery_toolbox(), {});
-  EXPECT_EQ(gallery.caught(), 0);
-  EXPECT_FALSE(gallery.passed());
-}
-
-TEST(FaultGallery, DoesNotCallAScenarioBlindInWhichTheFaultDoesSomething) {
-  Fault seen = fault_catalogue().front();
-  seen.blind = BlindScenario{seen.scenario, "a lie"};
-  const GalleryReport gallery = run_gallery({&seen, 1}, gallery_toolbox(), {});
-  EXPECT_GT(gallery.outcomes.front().blind->cells_exercised, 0);
-  EXPECT_FALSE(gallery.passed());
-}
-
-TEST(FaultGallery, NamesTheCauseFromTheAnswerAlone) {
-  const std::map<std::string, std::string> expected = {
+/// The cause that is named for each fault; of a right answer none.
+const std::map<std::string, std::string>& expected_causes() {
+  static const std::map<std::string, std::string> causes = {
       {"ring_turns_the_other_way", "ranks_exchanged"},
       {"ring_step_skipped", "partial_missing"},
       {"ring_step_doubled", "keys_counted_twice"},
@@ -183,18 +149,47 @@ TEST(FaultGallery, NamesTheCauseFromTheAnswerAlone) {
       {"all_send_before_they_receive", ""},
       {"one_rank_takes_fewer_steps", ""},
   };
-  std::vector<Fault> faults;
-  for (const Fault& fault : fault_catalogue()) {
-    ASSERT_TRUE(expected.contains(fault.name)) << fault.name << " has no cause";
-    faults.push_back(fault);
-    faults.back().blind.reset();
-  }
-  for (const FaultOutcome& outcome : run_gallery(faults, gallery_toolbox(), {}).outcomes) {
-    const std::vector<std::string> names = outcome.cause_names();
-    const std::string& cause = expected.at(outcome.fault->name);
-    EXPECT_EQ(names, cause.empty() ? std::vector<std::string>{} : std::vector{cause})
+  return causes;
+}
+
+// One test, because the gallery takes long.
+TEST(FaultGallery, CatchesEveryFaultWhereItWasPlantedNamesItsCauseAndNeverCriesWolf) {
+  const GalleryReport gallery = run_gallery(fault_catalogue(), gallery_toolbox(), {});
+  EXPECT_GE(gallery.outcomes.size(), 69u);
+  for (const FaultOutcome& outcome : gallery.outcomes) {
+    EXPECT_TRUE(outcome.error.empty() && outcome.caught) << describe_outcome(outcome);
+    EXPECT_TRUE(outcome.localised) << describe_outcome(outcome);
+    EXPECT_GT(outcome.cells_exercised, 0) << describe_outcome(outcome);
+    const auto cause = expected_causes().find(outcome.fault->name);
+    ASSERT_TRUE(cause != expected_causes().end()) << outcome.fault->name << " has no cause";
+    EXPECT_EQ(outcome.cause_names(),
+              cause->second.empty() ? std::vector<std::string>{} : std::vector{cause->second})
         << describe_outcome(outcome);
+    for (const Alarm& alarm : outcome.false_alarms)
+      ADD_FAILURE() << outcome.fault->name << ": " << to_name(alarm.detector) << ": " << alarm.text;
+    if (!outcome.blind) continue;
+    EXPECT_EQ(outcome.blind->cells_exercised, 0) << outcome.fault->name;
+    EXPECT_TRUE(outcome.blind->is_silent) << outcome.fault->name;
   }
+  EXPECT_TRUE(gallery.passed());
+}
+
+TEST(FaultGallery, CallsAFaultMissedThatItsDetectorDoesNotSee) {
+  Fault unseen = fault_catalogue().front();
+  ASSERT_EQ(unseen.detector, Detector::balance) << "right numbers, badly balanced";
+  unseen.detector = Detector::count;
+  unseen.blind.reset();
+  const GalleryReport gallery = run_gallery({&unseen, 1}, gallery_toolbox(), {});
+  EXPECT_EQ(gallery.caught(), 0);
+  EXPECT_FALSE(gallery.passed());
+}
+
+TEST(FaultGallery, DoesNotCallAScenarioBlindInWhichTheFaultDoesSomething) {
+  Fault seen = fault_catalogue().front();
+  seen.blind = BlindScenario{seen.scenario, "a lie"};
+  const GalleryReport gallery = run_gallery({&seen, 1}, gallery_toolbox(), {});
+  EXPECT_GT(gallery.outcomes.front().blind->cells_exercised, 0);
+  EXPECT_FALSE(gallery.passed());
 }
 
 TEST(FaultGallery, HoldsEveryClassOfTheFieldAndEveryDefectOfTransformerEngine) {
