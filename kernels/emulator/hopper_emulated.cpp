@@ -148,9 +148,8 @@ namespace {
 
 /// Executes the oldest group of a warpgroup's products, or discards it.
 void finish_oldest(Warpgroup& group, bool executes, const Place& place) {
-  for (size_t i = 0; executes && i < group.groups[0].front().size(); ++i) {
+  for (size_t i = 0; executes && i < group.groups[0].front().size(); ++i)
     execute_product(group, i, place);
-  }
   for (std::vector<Warpgroup::Group>& of_thread : group.groups) of_thread.erase(of_thread.begin());
 }
 

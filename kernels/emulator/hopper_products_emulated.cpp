@@ -82,36 +82,32 @@ class ProductRun {
     for (int32_t i = 0; i < 8; ++i) to[i * step] = to_float_of(bits[i], first_.is_bf16);
   }
 
-  /// Elements 0 to 15 of row `row`, without a swizzle: groups of 8 rows of 8 elements.
-  void read_plain_row(uint64_t descriptor, int32_t row, float* to, int32_t step) const {
-    const uint32_t address =
-        field(descriptor, 0) + row / 8 * field(descriptor, 32) + row % 8 * kChunk;
-    for (int32_t k = 0; k < kDepth; k += 8)
-      read_eight(address + k / 8 * field(descriptor, 16), to + k * step, step);
+  /// Address of a row without the swizzle: groups of 8 rows, row_bytes from one to the next.
+  static uint32_t row_address(uint64_t descriptor, int32_t row, int32_t row_bytes) {
+    return field(descriptor, 0) + row / 8 * field(descriptor, 32) + row % 8 * row_bytes;
   }
-  /// The same with the swizzle: rows of 128 bytes.
-  void read_row(uint64_t descriptor, int32_t row, float* to, int32_t step) const {
-    const uint32_t address =
-        field(descriptor, 0) + row / 8 * field(descriptor, 32) + row % 8 * kBoxRowBytes;
-    for (int32_t k = 0; k < kDepth; k += 8)
-      read_eight(swizzle(address + k * 2), to + k * step, step);
-  }
+  /// True if a matrix has no swizzle: rows of 8 elements, then the same rows' next 8.
+  static bool is_plain(uint64_t descriptor) { return descriptor >> 62 == 0; }
 
-  void read_b() {
-    const bool is_plain = first_.b >> 62 == 0;
-    if (is_plain && first_.b_is_transposed)
-      current_cta().fail("elements of a head side by side need the swizzle here", place_);
-    if (first_.b_is_transposed) return read_transposed_b();
-    for (int32_t n = 0; n < first_.columns; ++n) {
-      if (is_plain) {
-        read_plain_row(first_.b, n, b_[0] + n, kMaxColumns);
-      } else {
-        read_row(first_.b, n, b_[0] + n, kMaxColumns);
-      }
+  /// Elements 0 to 15 of row `row`, `step` apart in `to`.
+  void read_row(uint64_t descriptor, int32_t row, float* to, int32_t step) const {
+    for (int32_t k = 0; k < kDepth; k += 8) {
+      const uint32_t address =
+          is_plain(descriptor)
+              ? row_address(descriptor, row, kChunk) + k / 8 * field(descriptor, 16)
+              : swizzle(row_address(descriptor, row, kBoxRowBytes) + k * 2);
+      read_eight(address, to + k * step, step);
     }
   }
 
+  void read_b() {
+    if (first_.b_is_transposed) return read_transposed_b();
+    for (int32_t n = 0; n < first_.columns; ++n) read_row(first_.b, n, b_[0] + n, kMaxColumns);
+  }
+
   void read_transposed_b() {
+    if (is_plain(first_.b))
+      current_cta().fail("elements of a head side by side need the swizzle here", place_);
     const uint32_t start = field(first_.b, 0), panel_bytes = field(first_.b, 16),
                    group_bytes = field(first_.b, 32);
     for (int32_t k = 0; k < kDepth; ++k) {
@@ -131,8 +127,6 @@ class ProductRun {
           a_[row][k] = to_float_of(static_cast<uint16_t>(pair), first_.is_bf16);
           a_[row][k + 1] = to_float_of(static_cast<uint16_t>(pair >> 16), first_.is_bf16);
         }
-      } else if (first_.a >> 62 == 0) {
-        read_plain_row(first_.a, row, a_[row], 1);
       } else {
         read_row(first_.a, row, a_[row], 1);
       }
@@ -141,8 +135,7 @@ class ProductRun {
 
   /// A row of 32 codes, `step` apart in `to`.
   void read_codes(Fp8Type type, uint64_t descriptor, int32_t row, float* to, int32_t step) const {
-    const uint32_t address =
-        field(descriptor, 0) + row / 8 * field(descriptor, 32) + row % 8 * kBoxRowBytes;
+    const uint32_t address = row_address(descriptor, row, kBoxRowBytes);
     for (int32_t begin = 0; begin < kCodeDepth; begin += kChunk) {
       uint8_t codes[kChunk];
       std::memcpy(codes, chunk(swizzle(address + begin)), kChunk);
@@ -152,7 +145,7 @@ class ProductRun {
   }
 
   void read_code_b() {
-    if (first_.b >> 62 == 0 || first_.b_is_transposed)
+    if (is_plain(first_.b) || first_.b_is_transposed)
       current_cta().fail("codes need the swizzle, and summed numbers side by side", place_);
     for (int32_t n = 0; n < first_.columns; ++n)
       read_codes(first_.b_type, first_.b, n, b_[0] + n, kMaxColumns);

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-/// Products of warpgroups (wgmma) with operands in shared memory.
+/// Products of warpgroups (wgmma).
 namespace cpscope::kernels::emulator {
 
 inline constexpr int32_t kBoxRowBytes = 128;
