@@ -181,7 +181,7 @@ struct CodeConsumer : StationaryKeys<B> {
   /// Adds a streamed tile to dk and dv, and stores its dS.
   __device__ __forceinline__ void take_tile(int32_t key, bool is_masked) {
     const int stage = num_walked % B::kStages, phase = num_walked / B::kStages & 1;
-    const uint32_t q = at.walked + stage * B::kStageBytes, d_out = q + B::kFirstBytes;
+    const uint32_t q = at.q_of(num_walked), d_out = q + B::kFirstBytes;
     const uint32_t offsets = at.offsets + stage * 2 * B::kOffsetBytes;
     const uint32_t facts = at.facts + stage * B::Facts::kBytes + 8 * (threadIdx.x % 4);
     const uint32_t turned = at.turned_of(num_walked);

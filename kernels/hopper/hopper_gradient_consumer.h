@@ -141,7 +141,7 @@ struct GradientConsumer : StationaryKeys<B> {
   };
   __device__ __forceinline__ Part part_of(int number, int part) const {
     const int stage = number % B::kStages, row = part * kPartRows;
-    const uint32_t q = at.walked + stage * B::kStageBytes + row * kPanelRowBytes;
+    const uint32_t q = at.q_of(number) + row * kPanelRowBytes;
     return {q, q + B::kFirstBytes,
             at.offsets + stage * 2 * B::kOffsetBytes + row * B::kOffsetRowBytes,
             at.facts + stage * B::Facts::kBytes + 4 * row + 8 * (threadIdx.x % 4),

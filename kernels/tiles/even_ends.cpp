@@ -1,13 +1,12 @@
 #include "kernels/tiles/even_ends.h"
 
+#include "kernels/tiles/free_ctas.h"
 #include "kernels/tiles/work_order.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <optional>
-#include <queue>
 #include <set>
 #include <utility>
 #include <vector>
@@ -44,18 +43,9 @@ std::optional<std::vector<double>> begins_within(double limit, const TileList& l
 }  // namespace
 
 double model_end(const TileList& list) {
-  std::priority_queue<double, std::vector<double>, std::greater<>> free;
-  double last = 0.0;
-  for (const WorkItem& item : list.work) {
-    double end = cost_of(list, item);
-    if (static_cast<int64_t>(free.size()) == num_ctas(list)) {
-      end += free.top();
-      free.pop();
-    }
-    free.push(end);
-    last = std::max(last, end);
-  }
-  return last;
+  FreeCtas ctas(num_ctas(list));
+  for (const WorkItem& item : list.work) ctas.take_until(ctas.begin() + cost_of(list, item));
+  return ctas.last();
 }
 
 void even_out_ends(TileList& list) {

@@ -1,13 +1,12 @@
 #include "kernels/tiles/group_parts.h"
 
+#include "kernels/tiles/free_ctas.h"
 #include "kernels/tiles/shifted_begins.h"
 #include "kernels/tiles/work_order.h"
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <map>
-#include <queue>
 #include <utility>
 #include <vector>
 
@@ -47,28 +46,21 @@ std::vector<Walk> walks_of(const TileList& list) {
 /// Time at which the last CTA ends if CTAs take every walk for one head after another. starts_late:
 /// CTAs that begin at the same rows of a head start one hand-over after each other.
 double end_of(const std::vector<Walk>& walks, const WorkHeads& heads, bool starts_late) {
-  std::priority_queue<double, std::vector<double>, std::greater<>> ends;
+  FreeCtas ctas(kHopperCtas);
   std::map<std::pair<int32_t, int32_t>, double> begins;  // earliest begin of the next CTA at [first
                                                          // row, head]
-  double last = 0.0;
   for (const Walk& walk : walks) {
     for (int32_t head = 0; head < heads.num_heads; ++head) {
-      double begin = 0.0;
-      if (ends.size() == size_t{kHopperCtas}) {
-        begin = ends.top();
-        ends.pop();
-      }
+      double begin = ctas.begin();
       if (starts_late) {
         double& next = begins[{walk.first_row, head}];
         begin = std::max(begin, next);
         next = begin + kHandOverTiles;
       }
-      const double end = begin + walk.num_tiles * heads.heads_walked + kItemTiles;
-      ends.push(end);
-      last = std::max(last, end);
+      ctas.take_until(begin + walk.num_tiles * heads.heads_walked + kItemTiles);
     }
   }
-  return last;
+  return ctas.last();
 }
 
 /// Factor by which tiles take longer because their rows come from memory. When tiles are streamed

@@ -1,10 +1,10 @@
 #include "kernels/tiles/key_parts.h"
 
+#include "kernels/tiles/free_ctas.h"
 #include "kernels/tiles/work_order.h"
 
 #include <algorithm>
 #include <functional>
-#include <queue>
 #include <utility>
 #include <vector>
 
@@ -88,20 +88,11 @@ CtaEnds end_of_parts(const PartEnds& ends, const TileList& list, int32_t num_hea
   if (static_cast<int64_t>(times.size()) * num_heads > kSingleItems * ctas)
     return {mean, mean + longest};
   std::sort(times.begin(), times.end(), std::greater<>());
-  std::priority_queue<double, std::vector<double>, std::greater<>> free;
-  double last = 0.0;
+  FreeCtas free(ctas);
   for (const double time : times) {
-    for (int32_t head = 0; head < num_heads; ++head) {
-      double end = time;
-      if (static_cast<int64_t>(free.size()) == ctas) {
-        end += free.top();
-        free.pop();
-      }
-      free.push(end);
-      last = std::max(last, end);
-    }
+    for (int32_t head = 0; head < num_heads; ++head) free.take_until(free.begin() + time);
   }
-  return {mean, last};
+  return {mean, free.last()};
 }
 
 /// The parts that end first: equal ones, with the longest tile in 1, 2, 3 ... of them, or, if they

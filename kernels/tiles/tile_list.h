@@ -67,7 +67,7 @@ struct OwnedTile {
     int32_t first_turn = 0;  // by blocks: index into TileList::turns
     /// Else, for each TileShape::warpgroup_rows of the rows, 8 bits from the lowest on: how many of
     /// the last streamed tiles these rows leave out, since they see nothing there: at most
-    /// kMostUnseen, all of the last run, and not its first tile.
+    /// kMostUnseen, all of them tiles of the last run, and not its first tile.
     uint32_t unseen;
   };
   int32_t first_gap = -1;  // by blocks: index into TileList::gaps; -1: every row has a partner
