@@ -21,57 +21,71 @@ double cost_of(const TileList& list, const WorkItem& item) {
 
 int64_t num_ctas(const TileList& list) { return int64_t{list.shape.ctas_per_sm} * kHopperCtas; }
 
+/// Time at which each CTA is free, and which one it is.
+using CtaTimes = std::set<std::pair<double, int64_t>>;
+
+/// The CTAs after the first `count` items of list.work, and when the last of these ends.
+std::pair<CtaTimes, double> after_first(size_t count, const TileList& list) {
+  FreeCtas ctas(num_ctas(list));
+  for (size_t i = 0; i < count; ++i) ctas.take_until(ctas.begin() + cost_of(list, list.work[i]));
+  CtaTimes times;
+  for (const double time : ctas.times()) times.insert({time, static_cast<int64_t>(times.size())});
+  return {std::move(times), ctas.last()};
+}
+
 /// When each item begins if no CTA may end later than `limit`: the longest item first, each to the
 /// CTA that works longest so far and has room for it. Nothing if an item has no room.
-std::optional<std::vector<double>> begins_within(double limit, const TileList& list,
-                                                 const std::vector<size_t>& longest_first) {
-  std::set<std::pair<double, int64_t>> ctas;  // time at which a CTA is free
-  for (int64_t i = 0; i < num_ctas(list); ++i) ctas.insert({0.0, i});
-  std::vector<double> begins(list.work.size());
-  for (const size_t i : longest_first) {
-    const double cost = cost_of(list, list.work[i]);
+std::optional<std::vector<double>> begins_within(double limit, CtaTimes ctas, const TileList& list,
+                                                 const std::vector<WorkItem>& longest_first) {
+  std::vector<double> begins;
+  begins.reserve(longest_first.size());
+  for (const WorkItem& item : longest_first) {
+    const double cost = cost_of(list, item);
     const auto above = ctas.upper_bound({limit - cost, std::numeric_limits<int64_t>::max()});
     if (above == ctas.begin()) return std::nullopt;
     const auto [begin, cta] = *std::prev(above);
     ctas.erase(std::prev(above));
     ctas.insert({begin + cost, cta});
-    begins[i] = begin;
+    begins.push_back(begin);
   }
   return begins;
 }
 
 }  // namespace
 
-double model_end(const TileList& list) {
-  FreeCtas ctas(num_ctas(list));
-  for (const WorkItem& item : list.work) ctas.take_until(ctas.begin() + cost_of(list, item));
-  return ctas.last();
-}
+double model_end(const TileList& list) { return after_first(list.work.size(), list).second; }
 
 void even_out_ends(TileList& list) {
-  constexpr int64_t kMostItems = 16;  // of a CTA: with more items, none is long
-  constexpr double kWorthIt = 0.98;   // of the time before
+  constexpr int64_t kMostItems = 64;  // of a CTA: with more items, none is long
+  constexpr int64_t kLastItems = 3;   // of a CTA, which are reordered
+  // Short items lose what they save, since more heads are then read at the same time.
+  constexpr int32_t kShort = 24;                       // streamed tiles of the longest item
+  constexpr double kWorthIt = 0.998, kOfShort = 0.98;  // of the time before
   constexpr int kBisections = 10;
   const int64_t ctas = num_ctas(list), items = static_cast<int64_t>(list.work.size());
   if (items <= ctas || items > kMostItems * ctas) return;
-  double all = 0.0, longest = 0.0;
+  const auto kept = static_cast<size_t>(std::max(int64_t{0}, items - kLastItems * ctas));
+  const auto [free, last_kept] = after_first(kept, list);
+  std::vector<WorkItem> longest_first(list.work.begin() + static_cast<ptrdiff_t>(kept),
+                                      list.work.end());
+  std::stable_sort(
+      longest_first.begin(), longest_first.end(),
+      [&](const WorkItem& a, const WorkItem& b) { return cost_of(list, a) > cost_of(list, b); });
+  double all = 0.0;
+  int32_t longest = 0;
   for (const WorkItem& item : list.work) {
     all += cost_of(list, item);
-    longest = std::max(longest, cost_of(list, item));
+    longest = std::max(longest, list.tiles[item.tile].num_tiles);
   }
-  double low = std::max(all / static_cast<double>(ctas), longest),
-         high = kWorthIt * model_end(list);
+  double low = std::max(
+             {all / static_cast<double>(ctas), last_kept, cost_of(list, longest_first.front())}),
+         high = (longest < kShort ? kOfShort : kWorthIt) * model_end(list);
   if (high < low) return;
-  std::vector<size_t> longest_first(list.work.size());
-  std::iota(longest_first.begin(), longest_first.end(), size_t{0});
-  std::stable_sort(longest_first.begin(), longest_first.end(), [&](size_t a, size_t b) {
-    return cost_of(list, list.work[a]) > cost_of(list, list.work[b]);
-  });
-  std::optional<std::vector<double>> best = begins_within(high, list, longest_first);
+  std::optional<std::vector<double>> best = begins_within(high, free, list, longest_first);
   if (!best) return;
   for (int i = 0; i < kBisections; ++i) {
     const double limit = (low + high) / 2;
-    if (auto begins = begins_within(limit, list, longest_first)) {
+    if (auto begins = begins_within(limit, free, list, longest_first)) {
       best = std::move(begins);
       high = limit;
     } else {
@@ -79,12 +93,11 @@ void even_out_ends(TileList& list) {
     }
   }
   // A CTA that is free takes the item that begins then.
-  std::stable_sort(longest_first.begin(), longest_first.end(),
+  std::vector<size_t> by_begin(longest_first.size());
+  std::iota(by_begin.begin(), by_begin.end(), size_t{0});
+  std::stable_sort(by_begin.begin(), by_begin.end(),
                    [&](size_t a, size_t b) { return (*best)[a] < (*best)[b]; });
-  std::vector<WorkItem> work;
-  work.reserve(list.work.size());
-  for (const size_t i : longest_first) work.push_back(list.work[i]);
-  list.work = std::move(work);
+  for (size_t i = 0; i < by_begin.size(); ++i) list.work[kept + i] = longest_first[by_begin[i]];
 }
 
 }  // namespace cpscope::kernels
