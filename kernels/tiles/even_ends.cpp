@@ -24,13 +24,15 @@ int64_t num_ctas(const TileList& list) { return int64_t{list.shape.ctas_per_sm} 
 /// Time at which each CTA is free, and which one it is.
 using CtaTimes = std::set<std::pair<double, int64_t>>;
 
-/// The CTAs after the first `count` items of list.work, and when the last of these ends.
-std::pair<CtaTimes, double> after_first(size_t count, const TileList& list) {
-  FreeCtas ctas(num_ctas(list));
-  for (size_t i = 0; i < count; ++i) ctas.take_until(ctas.begin() + cost_of(list, list.work[i]));
+/// The items of list.work from `first` to `end` (not included) are taken in their order.
+void take_items(FreeCtas& ctas, const TileList& list, size_t first, size_t end) {
+  for (size_t i = first; i < end; ++i) ctas.take_until(ctas.begin() + cost_of(list, list.work[i]));
+}
+
+CtaTimes times_of(const FreeCtas& ctas) {
   CtaTimes times;
   for (const double time : ctas.times()) times.insert({time, static_cast<int64_t>(times.size())});
-  return {std::move(times), ctas.last()};
+  return times;
 }
 
 /// When each item begins if no CTA may end later than `limit`: the longest item first, each to the
@@ -53,7 +55,11 @@ std::optional<std::vector<double>> begins_within(double limit, CtaTimes ctas, co
 
 }  // namespace
 
-double model_end(const TileList& list) { return after_first(list.work.size(), list).second; }
+double model_end(const TileList& list) {
+  FreeCtas ctas(num_ctas(list));
+  take_items(ctas, list, 0, list.work.size());
+  return ctas.last();
+}
 
 void even_out_ends(TileList& list) {
   constexpr int64_t kMostItems = 64;  // of a CTA: with more items, none is long
@@ -65,7 +71,11 @@ void even_out_ends(TileList& list) {
   const int64_t ctas = num_ctas(list), items = static_cast<int64_t>(list.work.size());
   if (items <= ctas || items > kMostItems * ctas) return;
   const auto kept = static_cast<size_t>(std::max(int64_t{0}, items - kLastItems * ctas));
-  const auto [free, last_kept] = after_first(kept, list);
+  FreeCtas ctas_in_order(ctas);
+  take_items(ctas_in_order, list, 0, kept);
+  const CtaTimes free = times_of(ctas_in_order);
+  const double last_kept = ctas_in_order.last();
+  take_items(ctas_in_order, list, kept, list.work.size());
   std::vector<WorkItem> longest_first(list.work.begin() + static_cast<ptrdiff_t>(kept),
                                       list.work.end());
   std::stable_sort(
@@ -79,7 +89,7 @@ void even_out_ends(TileList& list) {
   }
   double low = std::max(
              {all / static_cast<double>(ctas), last_kept, cost_of(list, longest_first.front())}),
-         high = (longest < kShort ? kOfShort : kWorthIt) * model_end(list);
+         high = (longest < kShort ? kOfShort : kWorthIt) * ctas_in_order.last();
   if (high < low) return;
   std::optional<std::vector<double>> best = begins_within(high, free, list, longest_first);
   if (!best) return;
