@@ -14,11 +14,6 @@
 namespace cpscope::kernels {
 namespace {
 
-double cost_of(const TileList& list, const WorkItem& item) {
-  constexpr double kOverhead = 2.5;  // of an item besides its tiles
-  return list.tiles[item.tile].num_tiles + kOverhead;
-}
-
 int64_t num_ctas(const TileList& list) { return int64_t{list.shape.ctas_per_sm} * kHopperCtas; }
 
 /// Time at which each CTA is free, and which one it is.
@@ -26,7 +21,8 @@ using CtaTimes = std::set<std::pair<double, int64_t>>;
 
 /// The items of list.work from `first` to `end` (not included) are taken in their order.
 void take_items(FreeCtas& ctas, const TileList& list, size_t first, size_t end) {
-  for (size_t i = first; i < end; ++i) ctas.take_until(ctas.begin() + cost_of(list, list.work[i]));
+  for (size_t i = first; i < end; ++i)
+    ctas.take_until(ctas.begin() + item_time(list, list.work[i]));
 }
 
 CtaTimes times_of(const FreeCtas& ctas) {
@@ -42,7 +38,7 @@ std::optional<std::vector<double>> begins_within(double limit, CtaTimes ctas, co
   std::vector<double> begins;
   begins.reserve(longest_first.size());
   for (const WorkItem& item : longest_first) {
-    const double cost = cost_of(list, item);
+    const double cost = item_time(list, item);
     const auto above = ctas.upper_bound({limit - cost, std::numeric_limits<int64_t>::max()});
     if (above == ctas.begin()) return std::nullopt;
     const auto [begin, cta] = *std::prev(above);
@@ -55,10 +51,9 @@ std::optional<std::vector<double>> begins_within(double limit, CtaTimes ctas, co
 
 }  // namespace
 
-double model_end(const TileList& list) {
-  FreeCtas ctas(num_ctas(list));
-  take_items(ctas, list, 0, list.work.size());
-  return ctas.last();
+double item_time(const TileList& list, const WorkItem& item) {
+  constexpr double kOverhead = 2.5;  // of an item besides its tiles
+  return list.tiles[item.tile].num_tiles + kOverhead;
 }
 
 void even_out_ends(TileList& list) {
@@ -78,17 +73,18 @@ void even_out_ends(TileList& list) {
   take_items(ctas_in_order, list, kept, list.work.size());
   std::vector<WorkItem> longest_first(list.work.begin() + static_cast<ptrdiff_t>(kept),
                                       list.work.end());
-  std::stable_sort(
-      longest_first.begin(), longest_first.end(),
-      [&](const WorkItem& a, const WorkItem& b) { return cost_of(list, a) > cost_of(list, b); });
+  std::stable_sort(longest_first.begin(), longest_first.end(),
+                   [&](const WorkItem& a, const WorkItem& b) {
+                     return item_time(list, a) > item_time(list, b);
+                   });
   double all = 0.0;
   int32_t longest = 0;
   for (const WorkItem& item : list.work) {
-    all += cost_of(list, item);
+    all += item_time(list, item);
     longest = std::max(longest, list.tiles[item.tile].num_tiles);
   }
   double low = std::max(
-             {all / static_cast<double>(ctas), last_kept, cost_of(list, longest_first.front())}),
+             {all / static_cast<double>(ctas), last_kept, item_time(list, longest_first.front())}),
          high = (longest < kShort ? kOfShort : kWorthIt) * ctas_in_order.last();
   if (high < low) return;
   std::optional<std::vector<double>> best = begins_within(high, free, list, longest_first);

@@ -1,6 +1,7 @@
 // Orders in which CTAs end together, by the model; kernels/notes/forward.md has what devices say.
 #include "kernels/tiles/even_ends.h"
 
+#include "kernels/tiles/free_ctas.h"
 #include "kernels/tiles/work_order.h"
 
 #include <algorithm>
@@ -25,18 +26,16 @@ TileList list_of_heads(int32_t rows, int32_t num_heads, bool is_causal, TileShap
 }
 
 /// The end of the last CTA over the mean end.
-double loss_of(TileList list) {
-  const double ctas = kHopperCtas * std::max(1, list.shape.ctas_per_sm);
-  list.shape.ctas_per_sm = std::max(1, list.shape.ctas_per_sm);
-  TileList item;  // one, for its time
+double loss_of(const TileList& list) {
+  const int32_t num_ctas = kHopperCtas * std::max(1, list.shape.ctas_per_sm);
+  FreeCtas ctas(num_ctas);
   double all = 0.0;
-  item.shape = list.shape;
-  item.tiles = list.tiles;
-  for (const WorkItem& work : list.work) {
-    item.work = {work};
-    all += model_end(item);
+  for (const WorkItem& item : list.work) {
+    const double time = item_time(list, item);
+    ctas.take_until(ctas.begin() + time);
+    all += time;
   }
-  return model_end(list) / (all / ctas);
+  return ctas.last() / (all / num_ctas);
 }
 
 auto sorted_work(const TileList& list) {
