@@ -176,7 +176,7 @@ __device__ __forceinline__ void store_row_four(const DecodeParams& params, int32
 }
 
 /// The rows of one CTA's work item, query rows times heads, and their sums in the shared memory and
-/// in the workspace. All threads of the CTA call its functions together.
+/// in the workspace. The first Tiles::kThreads threads of the CTA call finish or store together.
 template <class Tiles>
 class DecodeRows {
  public:
@@ -211,23 +211,37 @@ class DecodeRows {
     return reinterpret_cast<RowSum*>(shared_ + Tiles::kNotes) + set * Tiles::kRows;
   }
 
-  /// After all warps have placed their sums, and a barrier.
+  /// After all warps have placed their sums and what is known of the rows, and a barrier.
   __device__ __forceinline__ void finish() const {
     if constexpr (Tiles::kSumSets > 1) merge_sets();
-    const KeyPart part =
-        launch_.query_tiles.parts == nullptr ? KeyPart{} : launch_.query_tiles.parts[item_.tile];
-    if (part.count > 1) {
-      store_sums(part.first_slot + part.index);
-      return;
-    }
-    if (thread() < num_rows_) {
-      ends()[thread()] =
-          finish_row(params_, query_of(thread()), head_of(thread()), notes_of(0)[thread()]);
-    }
+    if (thread() < Tiles::kRows) end(thread(), notes_of(0)[thread()]);
     __syncthreads();
+    store();
+  }
+
+  /// One thread, of a row of the tile: writes its lse, or what is known of it in this part.
+  __device__ __forceinline__ void end(int32_t row, const RowSum& note) const {
+    if (row >= num_rows_) return;
+    const KeyPart part = this->part();
+    if (part.count > 1) {
+      store_pair(place_of(part, row) + Tiles::kV, note.largest, note.sum);
+    } else {
+      ends()[row] = finish_row(params_, query_of(row), head_of(row), note);
+    }
+  }
+
+  /// Writes the sums of P V, after `end` of all rows and a barrier.
+  __device__ __forceinline__ void store() const {
+    const KeyPart part = this->part();
     for_four_lanes([&](int32_t row, int32_t lane) {
-      store_row_four<T>(params_, query_of(row), head_of(row), lane, sums_of(0, row) + lane,
-                        ends()[row]);
+      const float* from = sums_of(0, row) + lane;
+      if (part.count > 1) {
+        float* to = place_of(part, row) + lane;
+        store_pair(to, from[0], from[1]);
+        store_pair(to + 2, from[2], from[3]);
+      } else {
+        store_row_four<T>(params_, query_of(row), head_of(row), lane, from, ends()[row]);
+      }
     });
   }
 
@@ -282,20 +296,11 @@ class DecodeRows {
     }
   }
 
-  __device__ __forceinline__ void store_sums(int32_t slot) const {
-    const auto place_of = [&](int32_t row) {
-      return part_row(params_, Tiles::kSumLanes, slot, item_.head, row);
-    };
-    for_four_lanes([&](int32_t row, int32_t lane) {
-      const float* from = sums_of(0, row) + lane;
-      float* to = place_of(row) + lane;
-      store_pair(to, from[0], from[1]);
-      store_pair(to + 2, from[2], from[3]);
-    });
-    if (thread() < num_rows_) {
-      const RowSum& note = notes_of(0)[thread()];
-      store_pair(place_of(thread()) + Tiles::kV, note.largest, note.sum);
-    }
+  __device__ __forceinline__ KeyPart part() const {
+    return launch_.query_tiles.parts == nullptr ? KeyPart{} : launch_.query_tiles.parts[item_.tile];
+  }
+  __device__ __forceinline__ float* place_of(const KeyPart& part, int32_t row) const {
+    return part_row(params_, Tiles::kSumLanes, part.first_slot + part.index, item_.head, row);
   }
 
   const DecodeParams& params_;

@@ -20,10 +20,12 @@ __device__ __forceinline__ void tell_begun(const Begun& begun) {
 /// draw() once, which decides the next item; the number is there a memory access later. Items of
 /// different lengths must be drawn near the end of the one before, or a CTA with a long item takes
 /// another one while CTAs with short ones have none. There are at least as many items as CTAs.
-/// `fetched`: two numbers in shared memory. All threads of the CTA call it together.
-template <class Compute>
+/// `fetched`: two numbers in shared memory. All threads of the CTA call it together; sync() is a
+/// barrier of all.
+template <class Compute, class Sync>
 __device__ __forceinline__ void for_each_work_item(int32_t* counter, int32_t num_work,
-                                                   int32_t* fetched, const Compute& compute) {
+                                                   int32_t* fetched, const Compute& compute,
+                                                   const Sync& sync) {
   const auto num_ctas = static_cast<int32_t>(gridDim.x);
   auto work = static_cast<int32_t>(blockIdx.x);
   for (int turn = 0;; turn ^= 1) {
@@ -39,9 +41,14 @@ __device__ __forceinline__ void for_each_work_item(int32_t* counter, int32_t num
     });
     if (threadIdx.x == 0) fetched[turn] = drawn;
     // All warps are done with the shared memory, and see the next item.
-    __syncthreads();
+    sync();
     work = fetched[turn];
   }
+}
+template <class Compute>
+__device__ __forceinline__ void for_each_work_item(int32_t* counter, int32_t num_work,
+                                                   int32_t* fetched, const Compute& compute) {
+  for_each_work_item(counter, num_work, fetched, compute, [] { __syncthreads(); });
 }
 
 }  // namespace cpscope::kernels::device

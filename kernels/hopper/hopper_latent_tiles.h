@@ -4,13 +4,10 @@
 #include "kernels/hopper/hopper_pipeline.h"
 #include "kernels/hopper/hopper_products.h"
 
-#include <algorithm>
 #include <cstdint>
 
 /// Tiles, shared memory and parameters of the Hopper forward of latent attention.
 namespace cpscope::kernels::device {
-
-inline constexpr int kWarpgroups = 2;  // of a CTA
 
 /// Tiles and shared memory: panels of 64 elements a row, as matrix_descriptor reads them.
 template <class Element, bool kHasCap>
@@ -21,38 +18,56 @@ struct LatentTiles {
   static constexpr int kV = 512;
   static constexpr int kRows = 64;
   static constexpr int kWalkedRows = 64;
-  static constexpr int kWarps = 4 * kWarpgroups;
-  static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kSumSets = 1;
   static constexpr int kPanelBytes = 64 * kPanelRowBytes;
-  static constexpr int kTileBytes = kQk / kBoxLanes * kPanelBytes;  // of 64 rows
+  static constexpr int kValuePanels = kV / kBoxLanes;  // of a row of K, whose last one is behind V
+  static constexpr int kValueBytes = kValuePanels * kPanelBytes;  // of 64 rows
 
-  static constexpr int kPanels = kQk / kBoxLanes;  // of a row of K
-  static constexpr int kLastPanel = kPanels - 1;   // the one behind V
-  static constexpr int kHalfPanels = kV / kBoxLanes / kWarpgroups;
+  // Warpgroups: the adders, then the weigher.
+  static constexpr int kAdders = 2;
+  static constexpr int kThreads = kAdders * kWarpgroupThreads;  // that store results: DecodeTiles
+  static constexpr int kCtaThreads = kThreads + kWarpgroupThreads;
+  static constexpr int kAdderRegisters = 160;
+  static constexpr int kWeigherRegisters = 184;
+  static_assert(kAdders * kAdderRegisters + kWeigherRegisters <=
+                (kAdders + 1) * launch_registers(kCtaThreads));
+  static constexpr int kBarrier = 1;  // of all threads, at different places: no __syncthreads()
 
-  // Byte offsets into the shared memory, from a multiple of 1024 on. The next work item comes
-  // first.
-  static constexpr int kTops = 128;    // fp32 [warpgroup][row], the largest logits, then sums
-  static constexpr int kLoaded = 704;  // barriers [buffer][half of V's elements]
-  static constexpr int kLoads = 2 * kWarpgroups;
-  static constexpr int kNumSignals = 2;
-  static constexpr int kSignals = kLoaded + kLoads * 8;  // barriers
-  static constexpr int kQueries = 1024;
-  static constexpr int kKeys = kQueries + kTileBytes;                         // two buffers
-  static constexpr int kWeights = kKeys + 2 * kTileBytes;                     // P0
-  static constexpr int kSecondWeights = kQueries + kLastPanel * kPanelBytes;  // P1
-  static constexpr int kStreamEnd = kWeights + kPanelBytes;
+  // Of Q's elements the first are in registers, so many that ptxas finds room for the rest; the
+  // others are in shared memory without a swizzle, 8 elements of all rows after another.
+  static constexpr int kKeptSteps = 31;  // of 16 elements
+  static constexpr int kKeptElements = 16 * kKeptSteps;
+  static constexpr int kEightBytes = kRows * 16;
+
+  // Byte offsets into the shared memory: a header, and from a multiple of 1024 on what is
+  // multiplied. V's elements have three buffers; those behind them have one: the products of logits
+  // begin with them.
+  static constexpr int kBuffers = 3;
+  static constexpr int kWeightBuffers = 2;
+  static constexpr int kFetched = 0;  // the next work item
+  static constexpr int kTops = 16;    // fp32 [buffer of weights][pair of rows of a lane][2]
+  static constexpr int kWalked = kTops + kWeightBuffers * kRows * 4;  // IntPair [buffer][2]
+  static constexpr int kLoaded = kWalked + kBuffers * 16;             // barriers [buffer]
+  static constexpr int kAdded = kLoaded + kBuffers * 8;               // [buffer]
+  static constexpr int kTold = kAdded + kBuffers * 8;                 // [buffer of weights]
+  static constexpr int kGo = kTold + kWeightBuffers * 8;              // [buffer of weights]
+  static constexpr int kLastLoaded = kGo + kWeightBuffers * 8;
+  static constexpr int kBegun = kLastLoaded + 8;
+  static constexpr int kHeaderBytes = kBegun + 8;
+  static constexpr int kValues = 0;
+  static constexpr int kLastPanel = kValues + kBuffers * kValueBytes;
+  static constexpr int kWeights = kLastPanel + kPanelBytes;
+  static constexpr int kQueries = kWeights + kWeightBuffers * kPanelBytes;
+  static constexpr int kStreamEnd = kQueries + (kQk - kKeptElements) / 8 * kEightBytes;
 
   // After the stream, as DecodeTiles has it.
   static constexpr int kSumLanes = kSumLanesOf<kV>;
-  static constexpr int kSums = kQueries;
-  static constexpr int kNotes = kSums + kRows * kSumLanes * 4;
-  static constexpr int kEnds = kNotes + kRows * int{sizeof(RowSum)};
-  static constexpr int kSharedBytes =
-      1024 + std::max(kStreamEnd, kEnds + kRows * int{sizeof(RowEnd)});
-  static_assert(kTops + kWarpgroups * kRows * 4 <= kLoaded &&
-                kSignals + kNumSignals * 8 <= kQueries);
+  static constexpr int kSums = 0;
+  static constexpr int kEnds = kSums + kRows * kSumLanes * 4;
+  static_assert(kEnds + kRows * int{sizeof(RowEnd)} <= kStreamEnd);
+  // The multiple of 1024 is within so many bytes, because without static variables shared memory
+  // begins at one. (The emulator's begins 128 bytes behind one.)
+  static constexpr int kSharedBytes = 1024 + kStreamEnd;
+  static_assert(kWalked % 16 == 0 && kLoaded % 8 == 0 && kHeaderBytes <= 1024 - 128);
   static_assert(kSharedBytes <= kMaxSharedBytes);
 };
 
@@ -60,16 +75,109 @@ struct LatentTiles {
 struct LatentParams {
   DecodeParams decode;
   TensorMap keys;                 // boxes of one panel
-  TensorMap key_halves;           // of kHalfPanels panels
-  bool shares_keys = false;       // several tiles of heads read the same ones
+  TensorMap values;               // boxes of all of V's panels
   bool has_whole_panels = false;  // else the last one would go on with the next row
 };
 
-/// Phases of the barriers: of loads to each buffer, and of signals, which every pair of tiles ends;
-/// the same in all threads.
-struct LoadPhases {
-  uint32_t parity[2] = {0, 0};
-  uint32_t pair = 0;
+/// The buffers of a tile, and the phases of their barriers. Tiles take the buffers in turn, also
+/// from one item to the next; all warpgroups count them.
+template <class Tiles>
+struct LatentTurn {
+  int buffer = 0;
+  int weights = 0;        // the buffer of weights
+  uint32_t parities = 0;  // a bit for each buffer, for each of weights, and for the panel behind V
+
+  /// The buffer of the tile so many tiles later.
+  __device__ __forceinline__ int after(int tiles) const {
+    const int sum = buffer + tiles;
+    return sum >= Tiles::kBuffers ? sum - Tiles::kBuffers : sum;
+  }
+  /// The parity of the phase that the next tile in this buffer ends; the tile before ended the
+  /// other one.
+  __device__ __forceinline__ uint32_t of(int which) const { return parities >> which & 1; }
+  __device__ __forceinline__ uint32_t of_weights() const { return of(Tiles::kBuffers + weights); }
+  __device__ __forceinline__ uint32_t of_last_panel() const {
+    return of(Tiles::kBuffers + Tiles::kWeightBuffers);
+  }
+  __device__ __forceinline__ void advance() {
+    parities ^= 1u << buffer | 1u << (Tiles::kBuffers + weights) |
+                1u << (Tiles::kBuffers + Tiles::kWeightBuffers);
+    buffer = after(1);
+    weights ^= 1;
+  }
+};
+
+/// Addresses of shared memory, and this thread's place in it.
+template <class Tiles>
+struct LatentPlaces {
+  uint32_t header = shared_address(dynamic_shared());
+  uint32_t begin = align_to_swizzle(header + Tiles::kHeaderBytes);
+  /// Of the thread in its warpgroup.
+  uint32_t number[1] = {static_cast<uint32_t>(threadIdx.x) % kWarpgroupThreads};
+
+  /// What follows from the thread's number is computed again afterwards, not kept in registers.
+  __device__ __forceinline__ void forget() { pin(number); }
+
+  __device__ __forceinline__ uint8_t* memory() const { return dynamic_shared() + (begin - header); }
+  __device__ __forceinline__ uint32_t values(int buffer) const {
+    return begin + Tiles::kValues + buffer * Tiles::kValueBytes;
+  }
+  __device__ __forceinline__ uint32_t weights(int which) const {
+    return begin + Tiles::kWeights + which * Tiles::kPanelBytes;
+  }
+  /// The largest logits of this thread lane's two rows.
+  __device__ __forceinline__ uint32_t tops(int weights) const {
+    return header + Tiles::kTops +
+           (weights * Tiles::kRows + thread() / 32 * 16 + thread() % 32 / 4 * 2) * 4;
+  }
+  /// Of a tile, as IntPair: begin and end, then range_set and is_masked.
+  __device__ __forceinline__ uint32_t walked(int buffer) const {
+    return header + Tiles::kWalked + 16 * buffer;
+  }
+
+  // Barriers in memory: racecheck does not follow named ones where one side only arrives.
+  __device__ __forceinline__ uint32_t loaded(int buffer) const {
+    return header + Tiles::kLoaded + 8 * buffer;
+  }
+  __device__ __forceinline__ uint32_t added(int buffer) const {
+    return header + Tiles::kAdded + 8 * buffer;
+  }
+  __device__ __forceinline__ uint32_t told(int weights) const {
+    return header + Tiles::kTold + 8 * weights;
+  }
+  __device__ __forceinline__ uint32_t go(int weights) const {
+    return header + Tiles::kGo + 8 * weights;
+  }
+  __device__ __forceinline__ uint32_t last_loaded() const { return header + Tiles::kLastLoaded; }
+  __device__ __forceinline__ uint32_t begun() const { return header + Tiles::kBegun; }
+
+  /// By one thread; a barrier of the CTA follows.
+  __device__ __forceinline__ void init_barriers() const {
+    for (int i = 0; i < Tiles::kBuffers; ++i) {
+      mbarrier_init(loaded(i), 1);
+      mbarrier_init(added(i), Tiles::kAdders * kWarpgroupThreads);
+    }
+    for (int i = 0; i < Tiles::kWeightBuffers; ++i) {
+      mbarrier_init(told(i), kWarpgroupThreads);
+      mbarrier_init(go(i), kWarpgroupThreads);
+    }
+    mbarrier_init(last_loaded(), 1);
+    mbarrier_init(begun(), kWarpgroupThreads);
+    mbarrier_init_fence();
+  }
+
+  __device__ __forceinline__ int32_t thread() const { return static_cast<int32_t>(number[0]); }
+  /// Row of the tile for row r of this thread lane. The heads of a query row are neighbours.
+  __device__ __forceinline__ int32_t tile_row(int r) const {
+    return thread() / 32 * 16 + thread() % 32 / 4 + 8 * r;
+  }
+  /// Address of a thread lane for loading or storing four matrices of a warp's 16 rows of a panel,
+  /// which begins at a multiple of 1024.
+  __device__ __forceinline__ uint32_t matrices_at(uint32_t panel, int step) const {
+    const int32_t lane = thread() % 32;
+    const int32_t row = thread() / 32 * 16 + lane % 16;
+    return panel + row * kPanelRowBytes + (((lane / 16) ^ (row & 7)) * 16 ^ 32 * step);
+  }
 };
 
 }  // namespace cpscope::kernels::device
