@@ -19,16 +19,17 @@
 // that one tile in shared memory serves both products.
 //
 // Grid: one CTA an SM; each fetches work items (part of a query tile's keys x query heads) with a
-// counter. Three warpgroups hold the same 64 rows, query rows times heads. The weigher has most of
-// Q in registers and makes logits S and weights P of every tile of 64 keys; two adders add 256 of
-// the 512 elements of P V each. So Q takes little shared memory, and there is room for three tiles:
-// one that is added, one whose logits are made, one on its way.
+// counter. Three warpgroups hold the same 64 rows, query rows times heads. The softmax warpgroup
+// has most of Q in registers and makes logits S and weights P of every tile of 64 keys; two value
+// warpgroups add 256 of the 512 elements of P V each. So Q takes little shared memory, and there is
+// room for three tiles: one that is added, one whose logits are made, one on its way.
 //
-// Tensor cores make the logits of a tile, then add the tile before while the weigher makes weights:
-// the adders wait for the weights of their tile ("told"), to rescale their sums, and then until the
-// products of the next logits are under way ("go"). m: the largest logits so far.
-//   weigher: S0; m0, P0 ->; S1 started, told, go; m1, P1 ->; S2 started, told, go; ...
-//   adders:  <- m0, P0; go: O += P0 V0; <- m1, P1: O = O exp(m0 - m1); go: O += P1 V1; ...
+// Tensor cores make the logits of a tile, then add the tile before while the softmax warpgroup
+// makes weights: the value warpgroups wait for the weights of their tile ("told"), to rescale their
+// sums, and then until the products of the next logits are under way ("go"). m: the largest logits
+// so far.
+//   softmax: S0; m0, P0 ->; S1 started, told, go; m1, P1 ->; S2 started, told, go; ...
+//   values:  <- m0, P0; go: O += P0 V0; <- m1, P1: O = O exp(m0 - m1); go: O += P1 V1; ...
 // Where a tile's keys are cut into parts, a second kernel adds up their sums (key_part_sums.h).
 //
 // Shared memory: 227 KiB; queries are staged in the buffer of the third tile. Numbers: as
@@ -92,11 +93,11 @@ class LatentLoader {
   TileWalk<Tiles::kWalkedRows> walk_;
 };
 
-/// The weigher: a warpgroup.
+/// The softmax warpgroup.
 template <class Tiles>
-class LatentWeigher {
+class LatentSoftmax {
  public:
-  __device__ LatentWeigher(const LatentParams& params, const LatentPlaces<Tiles>& at)
+  __device__ LatentSoftmax(const LatentParams& params, const LatentPlaces<Tiles>& at)
       : params_(params), launch_(params.decode.launch), at_(at), logits_(launch_.shape) {}
 
   __device__ __forceinline__ void run(const WorkItem& item) {
@@ -290,7 +291,7 @@ class LatentWeigher {
     }
   }
 
-  /// Tells the adders that they are there.
+  /// Tells the value warpgroups that they are there.
   __device__ __forceinline__ void tell(int weights) const {
     publish_shared_writes();
     mbarrier_arrive(at_.told(weights));
@@ -305,13 +306,13 @@ class LatentWeigher {
   Running running_;
 };
 
-/// An adder: a warpgroup.
+/// A value warpgroup.
 template <class Tiles>
-class LatentAdder {
+class LatentValues {
  public:
-  /// adder: its number.
-  __device__ LatentAdder(const LatentParams& params, const LatentPlaces<Tiles>& at, int adder)
-      : params_(params), at_(at), adder_(adder) {}
+  /// half: which of the elements of V.
+  __device__ LatentValues(const LatentParams& params, const LatentPlaces<Tiles>& at, int half)
+      : params_(params), at_(at), half_(half) {}
 
   /// draw: of for_each_work_item.
   template <class Draw>
@@ -353,8 +354,8 @@ class LatentAdder {
 
  private:
   using T = typename Tiles::T;
-  static constexpr int kElements = Tiles::kV / Tiles::kAdders;
-  static constexpr int kPanels = Tiles::kValuePanels / Tiles::kAdders;
+  static constexpr int kElements = Tiles::kV / Tiles::kValueWarpgroups;
+  static constexpr int kPanels = Tiles::kValuePanels / Tiles::kValueWarpgroups;
   using Running = RunningRows<T, 1, kElements>;
   using Sums = float[kElements / 2];
   __device__ __forceinline__ Sums& sums() { return reinterpret_cast<Sums&>(running_.out); }
@@ -390,11 +391,11 @@ class LatentAdder {
     if (any_in_warp(factors[0] != 1.0f || factors[1] != 1.0f)) running_.scale_out(factors);
   }
 
-  /// Starts adding a tile's weights times this adder's elements of V.
+  /// Starts adding a tile's weights times this warpgroup's elements of V.
   __device__ __forceinline__ void start_values() {
     const uint64_t weights = matrix_descriptor(at_.weights(turn_.weights), 16),
                    values = matrix_descriptor(
-                       at_.values(turn_.buffer) + adder_ * kPanels * Tiles::kPanelBytes,
+                       at_.values(turn_.buffer) + half_ * kPanels * Tiles::kPanelBytes,
                        Tiles::kPanelBytes);
     pin(sums());
     wgmma_fence();
@@ -414,7 +415,7 @@ class LatentAdder {
   __device__ __forceinline__ void place_sums(const DecodeRows<Tiles>& rows) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float* to = rows.sums_of(0, at_.tile_row(r)) + adder_ * kElements + at_.thread() % 4 * 2;
+      float* to = rows.sums_of(0, at_.tile_row(r)) + half_ * kElements + at_.thread() % 4 * 2;
 #pragma unroll
       for (int j = 0; j < kElements / 8; ++j) {
         const float(&four)[4] = running_.out[0][j];
@@ -425,7 +426,7 @@ class LatentAdder {
 
   const LatentParams& params_;
   const LatentPlaces<Tiles>& at_;
-  const int adder_;
+  const int half_;
   LatentTurn<Tiles> turn_;
   uint32_t items_ = 0;  // the parity of their number
   Running running_;
@@ -453,14 +454,14 @@ __global__ void __launch_bounds__(Tiles::kCtaThreads, 1)
         [] { named_barrier_sync(Tiles::kBarrier, Tiles::kCtaThreads); });
   };
   const int warpgroup = shared_by_warp(threadIdx.x / kWarpgroupThreads);
-  if (warpgroup < Tiles::kAdders) {
-    yield_registers<Tiles::kAdderRegisters>();
-    LatentAdder<Tiles> adder(params, at, warpgroup);
-    for_items([&](const WorkItem& item, const auto& draw) { adder.run(item, draw); });
+  if (warpgroup < Tiles::kValueWarpgroups) {
+    yield_registers<Tiles::kValueRegisters>();
+    LatentValues<Tiles> values(params, at, warpgroup);
+    for_items([&](const WorkItem& item, const auto& draw) { values.run(item, draw); });
   } else {
-    claim_registers<Tiles::kWeigherRegisters>();
-    LatentWeigher<Tiles> weigher(params, at);
-    for_items([&](const WorkItem& item, const auto&) { weigher.run(item); });
+    claim_registers<Tiles::kSoftmaxRegisters>();
+    LatentSoftmax<Tiles> softmax(params, at);
+    for_items([&](const WorkItem& item, const auto&) { softmax.run(item); });
   }
 }
 

@@ -22,14 +22,15 @@ struct LatentTiles {
   static constexpr int kValuePanels = kV / kBoxLanes;  // of a row of K, whose last one is behind V
   static constexpr int kValueBytes = kValuePanels * kPanelBytes;  // of 64 rows
 
-  // Warpgroups: the adders, then the weigher.
-  static constexpr int kAdders = 2;
-  static constexpr int kThreads = kAdders * kWarpgroupThreads;  // that store results: DecodeTiles
+  // Warpgroups: the value warpgroups, then the softmax warpgroup.
+  static constexpr int kValueWarpgroups = 2;
+  static constexpr int kThreads =
+      kValueWarpgroups * kWarpgroupThreads;  // that store results: DecodeTiles
   static constexpr int kCtaThreads = kThreads + kWarpgroupThreads;
-  static constexpr int kAdderRegisters = 160;
-  static constexpr int kWeigherRegisters = 184;
-  static_assert(kAdders * kAdderRegisters + kWeigherRegisters <=
-                (kAdders + 1) * launch_registers(kCtaThreads));
+  static constexpr int kValueRegisters = 160;
+  static constexpr int kSoftmaxRegisters = 184;
+  static_assert(kValueWarpgroups * kValueRegisters + kSoftmaxRegisters <=
+                (kValueWarpgroups + 1) * launch_registers(kCtaThreads));
   static constexpr int kBarrier = 1;  // of all threads, at different places: no __syncthreads()
 
   // Of Q's elements the first are in registers, so many that ptxas finds room for the rest; the
@@ -155,7 +156,7 @@ struct LatentPlaces {
   __device__ __forceinline__ void init_barriers() const {
     for (int i = 0; i < Tiles::kBuffers; ++i) {
       mbarrier_init(loaded(i), 1);
-      mbarrier_init(added(i), Tiles::kAdders * kWarpgroupThreads);
+      mbarrier_init(added(i), Tiles::kValueWarpgroups * kWarpgroupThreads);
     }
     for (int i = 0; i < Tiles::kWeightBuffers; ++i) {
       mbarrier_init(told(i), kWarpgroupThreads);

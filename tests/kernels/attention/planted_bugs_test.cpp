@@ -120,7 +120,7 @@ TEST_F(PlantedBugs, EveryMissingBarrierOfLatentAttentionIsSeen) {
     std::erase_if(lines, [&](int32_t line) { return is_seen_at(fault, line); });
     return lines;
   };
-  // The adders take part in the barrier of the queries, but need not wait.
+  // The value warpgroups take part in the barrier of the queries, but need not wait.
   EXPECT_EQ(unseen(Fault::skip_named_barrier, "named_barrier_sync("),
             lines_with(path, "// the queries are staged"));
   // "go" only says when products begin best, and a tile whose weights are told has been loaded.
