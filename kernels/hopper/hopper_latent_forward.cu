@@ -367,7 +367,7 @@ class LatentValues {
     }
     loader.load_values(turn_.after(1));
   }
-  /// The queries have been taken, and the logits of the first tile are there.
+  /// After the queries have been taken, and the elements behind V of the first tile have been read.
   __device__ __forceinline__ void load_others(LatentLoader<Tiles>& loader, int32_t num_tiles) {
     if (num_tiles > 1) {
       mbarrier_wait(at_.begun(), items_);
@@ -377,7 +377,7 @@ class LatentValues {
     items_ ^= 1;
   }
 
-  /// Waits for a tile's weights, and brings the sums to its largest logits.
+  /// Waits for a tile's weights, and brings the sums to their largest logits.
   __device__ __forceinline__ void move_to_told() {
     mbarrier_wait(at_.told(turn_.weights), turn_.of_weights());
     const FloatPair pair = load_shared_pair(at_.tops(turn_.weights));
