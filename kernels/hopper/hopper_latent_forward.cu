@@ -127,6 +127,7 @@ class LatentSoftmax {
       mbarrier_arrive(at_.go(weights));  // products begin after these
       end_scores(scores);
     }
+    // The last tile. In the loop it would take a branch around products, which would end there.
     if (num_tiles > 0) {
       weigh(item, scores);
       store_weights(scores);
@@ -443,9 +444,8 @@ __global__ void __launch_bounds__(Tiles::kCtaThreads, 1)
   if (threadIdx.x == 0) {
     prefetch_map(&params.keys);
     prefetch_map(&params.values);
-    at.init_barriers();
+    at.init_barriers();  // the first item's barrier of all threads comes before other threads' use
   }
-  __syncthreads();
   const auto for_items = [&](const auto& run) {
     for_each_work_item(
         launch.counter, tiles.num_work,

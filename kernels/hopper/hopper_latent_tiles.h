@@ -24,8 +24,7 @@ struct LatentTiles {
 
   // Warpgroups: the value warpgroups, then the softmax warpgroup.
   static constexpr int kValueWarpgroups = 2;
-  static constexpr int kThreads =
-      kValueWarpgroups * kWarpgroupThreads;  // that store results: DecodeTiles
+  static constexpr int kThreads = kValueWarpgroups * kWarpgroupThreads;  // of DecodeRows::store
   static constexpr int kCtaThreads = kThreads + kWarpgroupThreads;
   static constexpr int kValueRegisters = 160;
   static constexpr int kSoftmaxRegisters = 184;
