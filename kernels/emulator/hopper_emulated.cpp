@@ -171,6 +171,7 @@ TransactionBarrier& barrier_at(uint32_t address, const Place& place) {
 void end_phase_if_complete(TransactionBarrier& barrier) {
   if (barrier.pending_arrivals > 0 || barrier.pending_bytes != 0) return;
   barrier.phase ^= 1;
+  barrier.was_waited_for = false;
   barrier.pending_arrivals = barrier.arrivals;
   current_cta().wake(barrier.waiting);
 }
@@ -178,6 +179,8 @@ void end_phase_if_complete(TransactionBarrier& barrier) {
 void arrive_at(uint32_t address, uint32_t bytes, const Place& place) {
   TransactionBarrier& barrier = barrier_at(address, place);
   if (barrier.pending_arrivals == 0) current_cta().fail("more arrivals than the phase has", place);
+  // compute-sanitizer's synccheck reports this too.
+  if (!barrier.was_waited_for) current_cta().fail("no thread waited for the phase before", place);
   barrier.pending_bytes += bytes;
   --barrier.pending_arrivals;
   end_phase_if_complete(barrier);
@@ -185,6 +188,7 @@ void arrive_at(uint32_t address, uint32_t bytes, const Place& place) {
 
 void wait_for_phase(uint32_t address, uint32_t parity, const Place& place) {
   Cta& cta = current_cta();
+  TransactionBarrier& barrier = barrier_at(address, place);
   if (cta.has_fault(Fault::skip_transaction_wait, place)) {
     // A thread that never waits must not prevent the others from running.
     constexpr uint32_t kSkipsBetween = 64;
@@ -192,10 +196,11 @@ void wait_for_phase(uint32_t address, uint32_t parity, const Place& place) {
       cta.note_progress();
       cta.poll(place);
     }
+    barrier.was_waited_for = true;  // else the rule would find every skipped wait
     return;
   }
-  TransactionBarrier& barrier = barrier_at(address, place);
   while (barrier.phase == parity) cta.sleep(barrier.waiting, place);
+  barrier.was_waited_for = true;
 }
 
 void arrive_at_named(int id, int threads, bool waits, const Place& place) {

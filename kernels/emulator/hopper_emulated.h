@@ -24,6 +24,7 @@ struct TransactionBarrier {
   int32_t pending_arrivals = 0;
   int64_t pending_bytes = 0;
   uint32_t phase = 0;
+  bool was_waited_for = true;  // the phase that ended last, if one did
   WaitList waiting;
 };
 

@@ -370,10 +370,8 @@ class LatentValues {
   }
   /// After the queries have been taken, and the elements behind V of the first tile have been read.
   __device__ __forceinline__ void load_others(LatentLoader<Tiles>& loader, int32_t num_tiles) {
-    if (num_tiles > 1) {
-      mbarrier_wait(at_.begun(), items_);
-      loader.load_last_panel(turn_.after(1));
-    }
+    mbarrier_wait(at_.begun(), items_);
+    if (num_tiles > 1) loader.load_last_panel(turn_.after(1));
     loader.load_values(turn_.after(2));
     items_ ^= 1;
   }

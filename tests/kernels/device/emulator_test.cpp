@@ -189,6 +189,21 @@ TEST_F(Emulator, CopiesOfTheCopyUnitBeginOnSixteenBytes) {
   free_bytes(source);
 }
 
+TEST_F(Emulator, SomeThreadWaitsForEveryPhaseOfABarrierBeforeTheNext) {
+  const auto arrive_twice = [&](bool waits_between) {
+    return failure_of(1, 64, [&] {
+      const uint32_t barrier = device::shared_address(device::dynamic_shared());
+      device::mbarrier_init(barrier, 1);
+      device::mbarrier_arrive(barrier);
+      if (waits_between) device::mbarrier_wait(barrier, 0);
+      device::mbarrier_arrive(barrier);
+    });
+  };
+  EXPECT_EQ(arrive_twice(true), "");
+  const std::string failure = arrive_twice(false);
+  EXPECT_NE(failure.find("no thread waited for the phase before"), std::string::npos) << failure;
+}
+
 TEST_F(Emulator, PlantedFaultsChangeWaitsAndZeroes) {
   emulator::settings().fault = emulator::Fault::skip_zero_fill;
   bool is_nan = false;
