@@ -119,7 +119,7 @@ class LatentSoftmax {
       at_.forget();
       weigh(item, scores);
       store_weights(scores);
-      const int weights = turn_.weights;
+      const int weights = turn_.weights.stage();
       turn_.advance();
       start_scores(scores);
       tell(weights);
@@ -131,8 +131,8 @@ class LatentSoftmax {
     if (num_tiles > 0) {
       weigh(item, scores);
       store_weights(scores);
-      tell(turn_.weights);
-      mbarrier_arrive(at_.go(turn_.weights));
+      tell(turn_.weights.stage());
+      mbarrier_arrive(at_.go(turn_.weights.stage()));
       turn_.advance();
     }
     const DecodeRows<Tiles> rows = rows_of(item);
@@ -187,7 +187,7 @@ class LatentSoftmax {
   }
 
   __device__ __forceinline__ void take_queries(const DecodeRows<Tiles>& rows) {
-    const uint32_t panels = at_.values(turn_.after(2));
+    const uint32_t panels = at_.values(turn_.after(2).stage());
     fetch_queries(rows, panels);
     copy_async_commit();
     copy_async_wait<0>();
@@ -204,13 +204,13 @@ class LatentSoftmax {
   /// read, and tensor cores are at work for a while.
   __device__ __forceinline__ void start_scores(Scores& scores) const {
     auto& sums = reinterpret_cast<Sums&>(scores);
-    const uint64_t values = values_of(turn_.buffer),
+    const uint64_t values = values_of(turn_.tile.stage()),
                    last_panel = matrix_descriptor(at_.begin + Tiles::kLastPanel, 16),
                    queries = plain_descriptor(at_.begin + Tiles::kQueries) |
                              uint64_t{Tiles::kEightBytes >> 4} << 16;
     set_to_zero(scores);
-    mbarrier_wait(at_.last_loaded(), turn_.of_last_panel());
-    mbarrier_wait(at_.loaded(turn_.buffer), turn_.of(turn_.buffer));
+    mbarrier_wait(at_.last_loaded(), turn_.last_panel.parity());
+    mbarrier_wait(at_.loaded(turn_.tile.stage()), turn_.tile.parity());
     pin(sums);
     wgmma_fence();
 #pragma unroll
@@ -240,7 +240,7 @@ class LatentSoftmax {
     return matrix_descriptor(at_.values(buffer), 16);
   }
   __device__ __forceinline__ void multiply_kept(Scores& scores, int first, int end) const {
-    const uint64_t values = values_of(turn_.buffer);
+    const uint64_t values = values_of(turn_.tile.stage());
 #pragma unroll
     for (int step = first; step < end; ++step) {
       wgmma_rs_lanes<T>(reinterpret_cast<Sums&>(scores), queries_[step],
@@ -251,7 +251,7 @@ class LatentSoftmax {
   /// Scores become weights relative to the largest logits so far.
   __device__ __forceinline__ void weigh(const WorkItem& item, Scores& scores) {
     logits_.apply(scores);
-    const IntPair set = load_shared_int_pair(at_.walked(turn_.buffer) + 8);
+    const IntPair set = load_shared_int_pair(at_.walked(turn_.tile.stage()) + 8);
     if (set.y != 0) hide(rows_of(item), scores, set.x);
     float tops[2], factors[2];
 #pragma unroll
@@ -262,7 +262,7 @@ class LatentSoftmax {
   /// Replaces the scores of invisible pairs, whatever they are, without arithmetic on them.
   __device__ __forceinline__ void hide(const DecodeRows<Tiles>& rows, Scores& scores,
                                        int32_t range_set) const {
-    const IntPair keys = load_shared_int_pair(at_.walked(turn_.buffer));
+    const IntPair keys = load_shared_int_pair(at_.walked(turn_.tile.stage()));
     const KeyRange* ranges = launch_.query_tiles.ranges + int64_t{range_set} * launch_.shape.q_rows;
     const int32_t first_key = keys.x + at_.thread() % 4 * 2;
 #pragma unroll
@@ -276,10 +276,11 @@ class LatentSoftmax {
   /// Writes the largest logits so far and a tile's weights, rounded to T, to shared memory.
   __device__ __forceinline__ void store_weights(const Scores& weights) const {
     // The tile that had this buffer of weights is the one before the last one.
-    const int before = turn_.after(1);
-    mbarrier_wait(at_.added(before), turn_.of(before) ^ 1);
+    const auto before = turn_.after(Tiles::kBuffers - 2);
+    mbarrier_wait(at_.added(before.stage()), before.parity() ^ 1);
     if (at_.thread() % 4 == 0)
-      store_shared_pair(at_.tops(turn_.weights), {running_.largest[0], running_.largest[1]});
+      store_shared_pair(at_.tops(turn_.weights.stage()),
+                        {running_.largest[0], running_.largest[1]});
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
       uint32_t words[4];
@@ -288,7 +289,7 @@ class LatentSoftmax {
         const float(&four)[4] = weights[0][step * 2 + i / 2];
         words[i] = pack<T>(four[i % 2 * 2], four[i % 2 * 2 + 1]);
       }
-      store_matrices_x4(at_.matrices_at(at_.weights(turn_.weights), step), words);
+      store_matrices_x4(at_.matrices_at(at_.weights(turn_.weights.stage()), step), words);
     }
   }
 
@@ -331,16 +332,16 @@ class LatentValues {
     for (int32_t i = 0; i < num_tiles; ++i) {
       move_to_told();
       // What is told comes after the next tile's elements behind V have been read.
-      if (loads && i + 2 < num_tiles) loader.load_last_panel(turn_.after(2));
+      if (loads && i + 2 < num_tiles) loader.load_last_panel(turn_.after(2).stage());
       __syncwarp();
-      mbarrier_wait(at_.go(turn_.weights), turn_.of_weights());
-      mbarrier_wait(at_.loaded(turn_.buffer), turn_.of(turn_.buffer));
+      mbarrier_wait(at_.go(turn_.weights.stage()), turn_.weights.parity());
+      mbarrier_wait(at_.loaded(turn_.tile.stage()), turn_.tile.parity());
       start_values();
       end_values();
-      mbarrier_arrive(at_.added(turn_.buffer));
+      mbarrier_arrive(at_.added(turn_.tile.stage()));
       if (loads && i + Tiles::kBuffers < num_tiles) {
-        mbarrier_wait(at_.added(turn_.buffer), turn_.of(turn_.buffer));
-        loader.load_values(turn_.buffer);
+        mbarrier_wait(at_.added(turn_.tile.stage()), turn_.tile.parity());
+        loader.load_values(turn_.tile.stage());
       }
       __syncwarp();
       turn_.advance();
@@ -363,23 +364,23 @@ class LatentValues {
 
   __device__ __forceinline__ void load_first(LatentLoader<Tiles>& loader, int32_t num_tiles) {
     if (num_tiles > 0) {
-      loader.load_values(turn_.buffer);
-      loader.load_last_panel(turn_.buffer);
+      loader.load_values(turn_.tile.stage());
+      loader.load_last_panel(turn_.tile.stage());
     }
-    loader.load_values(turn_.after(1));
+    loader.load_values(turn_.after(1).stage());
   }
   /// After the queries have been taken, and the elements behind V of the first tile have been read.
   __device__ __forceinline__ void load_others(LatentLoader<Tiles>& loader, int32_t num_tiles) {
-    mbarrier_wait(at_.begun(), items_);
-    if (num_tiles > 1) loader.load_last_panel(turn_.after(1));
-    loader.load_values(turn_.after(2));
-    items_ ^= 1;
+    mbarrier_wait(at_.begun(), item_.parity());
+    if (num_tiles > 1) loader.load_last_panel(turn_.after(1).stage());
+    loader.load_values(turn_.after(2).stage());
+    item_.advance();
   }
 
   /// Waits for a tile's weights, and brings the sums to their largest logits.
   __device__ __forceinline__ void move_to_told() {
-    mbarrier_wait(at_.told(turn_.weights), turn_.of_weights());
-    const FloatPair pair = load_shared_pair(at_.tops(turn_.weights));
+    mbarrier_wait(at_.told(turn_.weights.stage()), turn_.weights.parity());
+    const FloatPair pair = load_shared_pair(at_.tops(turn_.weights.stage()));
     const float told[2] = {pair.x, pair.y};
     float factors[2];
 #pragma unroll
@@ -392,9 +393,9 @@ class LatentValues {
 
   /// Starts adding a tile's weights times this warpgroup's elements of V.
   __device__ __forceinline__ void start_values() {
-    const uint64_t weights = matrix_descriptor(at_.weights(turn_.weights), 16),
+    const uint64_t weights = matrix_descriptor(at_.weights(turn_.weights.stage()), 16),
                    values = matrix_descriptor(
-                       at_.values(turn_.buffer) + half_ * kPanels * Tiles::kPanelBytes,
+                       at_.values(turn_.tile.stage()) + half_ * kPanels * Tiles::kPanelBytes,
                        Tiles::kPanelBytes);
     pin(sums());
     wgmma_fence();
@@ -427,7 +428,7 @@ class LatentValues {
   const LatentPlaces<Tiles>& at_;
   const int half_;
   LatentTurn<Tiles> turn_;
-  uint32_t items_ = 0;  // the parity of their number
+  NextStage<1> item_;
   Running running_;
 };
 

@@ -79,31 +79,23 @@ struct LatentParams {
   bool has_whole_panels = false;  // else the last one would go on with the next row
 };
 
-/// The buffers of a tile, and the phases of their barriers. Tiles take the buffers in turn, also
-/// from one item to the next; all warpgroups count them.
+/// Which buffers the next tile takes, also from one item to the next; all warpgroups count them.
 template <class Tiles>
 struct LatentTurn {
-  int buffer = 0;
-  int weights = 0;        // the buffer of weights
-  uint32_t parities = 0;  // a bit for each buffer, for each of weights, and for the panel behind V
+  NextStage<Tiles::kBuffers> tile;
+  NextStage<Tiles::kWeightBuffers> weights;
+  NextStage<1> last_panel;
 
   /// The buffer of the tile so many tiles later.
-  __device__ __forceinline__ int after(int tiles) const {
-    const int sum = buffer + tiles;
-    return sum >= Tiles::kBuffers ? sum - Tiles::kBuffers : sum;
-  }
-  /// The parity of the phase that the next tile in this buffer ends; the tile before ended the
-  /// other one.
-  __device__ __forceinline__ uint32_t of(int which) const { return parities >> which & 1; }
-  __device__ __forceinline__ uint32_t of_weights() const { return of(Tiles::kBuffers + weights); }
-  __device__ __forceinline__ uint32_t of_last_panel() const {
-    return of(Tiles::kBuffers + Tiles::kWeightBuffers);
+  __device__ __forceinline__ NextStage<Tiles::kBuffers> after(int tiles) const {
+    NextStage<Tiles::kBuffers> later = tile;
+    for (int i = 0; i < tiles; ++i) later.advance();
+    return later;
   }
   __device__ __forceinline__ void advance() {
-    parities ^= 1u << buffer | 1u << (Tiles::kBuffers + weights) |
-                1u << (Tiles::kBuffers + Tiles::kWeightBuffers);
-    buffer = after(1);
-    weights ^= 1;
+    tile.advance();
+    weights.advance();
+    last_panel.advance();
   }
 };
 
