@@ -20,8 +20,8 @@ __device__ __forceinline__ void tell_begun(const Begun& begun) {
 /// draw() once, which decides the next item; the number is there a memory access later. Items of
 /// different lengths must be drawn near the end of the one before, or a CTA with a long item takes
 /// another one while CTAs with short ones have none. There are at least as many items as CTAs.
-/// `fetched`: two numbers in shared memory. All threads of the CTA call it together; sync() is a
-/// barrier of all.
+/// `fetched`: two numbers in shared memory. All threads of the CTA call it together; sync(turn) is
+/// a barrier of all, turn: 0 and 1 by turns.
 template <class Compute, class Sync>
 __device__ __forceinline__ void for_each_work_item(int32_t* counter, int32_t num_work,
                                                    int32_t* fetched, const Compute& compute,
@@ -41,14 +41,14 @@ __device__ __forceinline__ void for_each_work_item(int32_t* counter, int32_t num
     });
     if (threadIdx.x == 0) fetched[turn] = drawn;
     // All warps are done with the shared memory, and see the next item.
-    sync();
+    sync(turn);
     work = fetched[turn];
   }
 }
 template <class Compute>
 __device__ __forceinline__ void for_each_work_item(int32_t* counter, int32_t num_work,
                                                    int32_t* fetched, const Compute& compute) {
-  for_each_work_item(counter, num_work, fetched, compute, [] { __syncthreads(); });
+  for_each_work_item(counter, num_work, fetched, compute, [](int) { __syncthreads(); });
 }
 
 }  // namespace cpscope::kernels::device

@@ -209,6 +209,10 @@ void arrive_at_named(int id, int threads, bool waits, const Place& place) {
   NamedBarrier& barrier = hopper_state().named[static_cast<size_t>(id)];
   if (barrier.arrived > 0 && barrier.threads != threads)
     cta.fail("a named barrier counts different threads", place);
+  // compute-sanitizer's synccheck refuses this.
+  if (barrier.arrived > 0 && threads == cta.num_threads() && barrier.line != place.line.line())
+    cta.fail("all threads meet at a named barrier from different places", place);
+  barrier.line = place.line.line();
   barrier.threads = threads;
   if (waits && cta.has_fault(Fault::skip_named_barrier, place)) waits = false;
   const int64_t generation = barrier.generation;

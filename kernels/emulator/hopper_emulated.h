@@ -32,6 +32,7 @@ struct NamedBarrier {
   int32_t threads = 0;  // 0 until a thread has arrived
   int32_t arrived = 0;
   int64_t generation = 0;
+  uint32_t line = 0;  // of the thread that arrived last
   WaitList waiting;
 };
 

@@ -139,13 +139,14 @@ class LatentSoftmax {
     float sums[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) sums[r] = running_.whole_sum(r);
-    named_barrier_sync(Tiles::kBarrier, Tiles::kCtaThreads);
+    mbarrier_arrive(at_.all());
+    mbarrier_wait(at_.all(), 0);
     if (at_.thread() % 4 == 0) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) rows.end(at_.tile_row(r), {running_.largest[r], sums[r]});
     }
     publish_shared_writes();  // the memory is loaded again
-    named_barrier_sync(Tiles::kBarrier, Tiles::kCtaThreads);
+    mbarrier_arrive(at_.all());
   }
 
  private:
@@ -192,7 +193,7 @@ class LatentSoftmax {
     copy_async_commit();
     copy_async_wait<0>();
     publish_shared_writes();
-    named_barrier_sync(Tiles::kBarrier, Tiles::kCtaThreads);
+    named_barrier_sync(Tiles::kSoftmaxBarrier, kWarpgroupThreads);
 #pragma unroll
     for (int step = 0; step < Tiles::kKeptSteps; ++step) {
       load_matrix_x4(queries_[step],
@@ -324,8 +325,6 @@ class LatentValues {
     LatentLoader<Tiles> loader(params_, at_, rows.tile());
     const bool loads = threadIdx.x == 0;
     if (loads) load_first(loader, num_tiles);
-    named_barrier_sync(Tiles::kBarrier, Tiles::kCtaThreads);  // the queries are staged
-    if (loads) load_others(loader, num_tiles);
     __syncwarp();
     running_.clear();
 #pragma unroll 1
@@ -347,9 +346,11 @@ class LatentValues {
       turn_.advance();
     }
     draw();
-    named_barrier_sync(Tiles::kBarrier, Tiles::kCtaThreads);
+    mbarrier_arrive(at_.all());
+    mbarrier_wait(at_.all(), 0);
     place_sums(rows);
-    named_barrier_sync(Tiles::kBarrier, Tiles::kCtaThreads);
+    mbarrier_arrive(at_.all());
+    mbarrier_wait(at_.all(), 1);
     rows.store();
     publish_shared_writes();  // the memory is loaded again
   }
@@ -368,13 +369,11 @@ class LatentValues {
       loader.load_last_panel(turn_.tile.stage());
     }
     loader.load_values(turn_.after(1).stage());
-  }
-  /// After the queries have been taken, and the elements behind V of the first tile have been read.
-  __device__ __forceinline__ void load_others(LatentLoader<Tiles>& loader, int32_t num_tiles) {
+    // The queries, which lie in the third buffer, and the first tile's elements behind V are read.
     mbarrier_wait(at_.begun(), item_.parity());
+    item_.advance();
     if (num_tiles > 1) loader.load_last_panel(turn_.after(1).stage());
     loader.load_values(turn_.after(2).stage());
-    item_.advance();
   }
 
   /// Waits for a tile's weights, and brings the sums to their largest logits.
@@ -443,14 +442,18 @@ __global__ void __launch_bounds__(Tiles::kCtaThreads, 1)
   if (threadIdx.x == 0) {
     prefetch_map(&params.keys);
     prefetch_map(&params.values);
-    at.init_barriers();  // the first item's barrier of all threads comes before other threads' use
+    at.init_barriers();
   }
+  __syncthreads();
   const auto for_items = [&](const auto& run) {
     for_each_work_item(
         launch.counter, tiles.num_work,
         reinterpret_cast<int32_t*>(dynamic_shared() + Tiles::kFetched),
         [&](int32_t work, const auto& draw) { run(tiles.work[work], draw); },
-        [] { named_barrier_sync(Tiles::kBarrier, Tiles::kCtaThreads); });
+        [&](int turn) {
+          mbarrier_arrive(at.ended());
+          mbarrier_wait(at.ended(), turn);
+        });
   };
   const int warpgroup = shared_by_warp(threadIdx.x / kWarpgroupThreads);
   if (warpgroup < Tiles::kValueWarpgroups) {

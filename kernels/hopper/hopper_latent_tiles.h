@@ -30,7 +30,7 @@ struct LatentTiles {
   static constexpr int kSoftmaxRegisters = 184;
   static_assert(kValueWarpgroups * kValueRegisters + kSoftmaxRegisters <=
                 (kValueWarpgroups + 1) * launch_registers(kCtaThreads));
-  static constexpr int kBarrier = 1;  // of all threads, at different places: no __syncthreads()
+  static constexpr int kSoftmaxBarrier = 1;  // of the softmax warpgroup
 
   // Of Q's elements the first are in registers, so many that ptxas finds room for the rest; the
   // others are in shared memory without a swizzle, 8 elements of all rows after another.
@@ -52,7 +52,9 @@ struct LatentTiles {
   static constexpr int kGo = kTold + kWeightBuffers * 8;              // [buffer of weights]
   static constexpr int kLastLoaded = kGo + kWeightBuffers * 8;
   static constexpr int kBegun = kLastLoaded + 8;
-  static constexpr int kHeaderBytes = kBegun + 8;
+  static constexpr int kAll = kBegun + 8;
+  static constexpr int kEnded = kAll + 8;
+  static constexpr int kHeaderBytes = kEnded + 8;
   static constexpr int kValues = 0;
   static constexpr int kLastPanel = kValues + kBuffers * kValueBytes;
   static constexpr int kWeights = kLastPanel + kPanelBytes;
@@ -142,6 +144,10 @@ struct LatentPlaces {
   }
   __device__ __forceinline__ uint32_t last_loaded() const { return header + Tiles::kLastLoaded; }
   __device__ __forceinline__ uint32_t begun() const { return header + Tiles::kBegun; }
+  // Of all threads: synccheck refuses __syncthreads() and a named barrier of all where warpgroups
+  // reach them at different places. An item ends two phases of `all`: parities are constants.
+  __device__ __forceinline__ uint32_t all() const { return header + Tiles::kAll; }
+  __device__ __forceinline__ uint32_t ended() const { return header + Tiles::kEnded; }
 
   /// By one thread; a barrier of the CTA follows.
   __device__ __forceinline__ void init_barriers() const {
@@ -155,6 +161,8 @@ struct LatentPlaces {
     }
     mbarrier_init(last_loaded(), 1);
     mbarrier_init(begun(), kWarpgroupThreads);
+    mbarrier_init(all(), Tiles::kCtaThreads);
+    mbarrier_init(ended(), Tiles::kCtaThreads);
     mbarrier_init_fence();
   }
 

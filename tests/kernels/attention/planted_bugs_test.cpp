@@ -121,6 +121,7 @@ TEST_F(PlantedBugs, EveryMissingBarrierOfLatentAttentionIsSeen) {
     return lines;
   };
   ASSERT_FALSE(lines_with(path, "named_barrier_sync(").empty());
+  EXPECT_EQ(unseen(Fault::skip_barrier, "__syncthreads("), std::vector<int32_t>{});
   EXPECT_EQ(unseen(Fault::skip_named_barrier, "named_barrier_sync("), std::vector<int32_t>{});
   // "go" only says when products begin best, and a tile whose weights are told has been loaded.
   std::vector<int32_t> unneeded = lines_with(path, "mbarrier_wait(at_.go(");

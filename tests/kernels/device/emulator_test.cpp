@@ -204,6 +204,20 @@ TEST_F(Emulator, SomeThreadWaitsForEveryPhaseOfABarrierBeforeTheNext) {
   EXPECT_NE(failure.find("no thread waited for the phase before"), std::string::npos) << failure;
 }
 
+TEST_F(Emulator, NamedBarriersOfAllThreadsAreAtOnePlace) {
+  const auto meet = [&](int threads) {
+    return failure_of(threads, 64, [&] {
+      if (threadIdx.x < 32)
+        device::named_barrier_sync(1, 64);
+      else if (threadIdx.x < 64)
+        device::named_barrier_sync(1, 64);
+    });
+  };
+  EXPECT_EQ(meet(96), "");
+  const std::string failure = meet(64);
+  EXPECT_NE(failure.find("from different places"), std::string::npos) << failure;
+}
+
 TEST_F(Emulator, PlantedFaultsChangeWaitsAndZeroes) {
   emulator::settings().fault = emulator::Fault::skip_zero_fill;
   bool is_nan = false;
